@@ -1,0 +1,148 @@
+"""Facts: the durable, numbered changes of the broker's state.
+
+Replaying every fact in order gives the durable state again, field by field. A fact says what changed, not
+what was asked; `op_id` is the caller's key, so that the same key gets the same answer after a restart too.
+The revision is the number of the last fact. New fields get defaults; a field is never given a new meaning.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from xce.model.resource import ResourceType
+from xce.model.supply import Hold, PoolAmount, Source
+
+
+class _Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="change"):
+    """Base of all changes; the tag names them in the store and in `export`."""
+
+
+class EpochStarted(_Change, frozen=True, kw_only=True, tag="epoch.started"):
+    """A broker began its reign."""
+
+    epoch: int
+
+
+class HostAdded(_Change, frozen=True, kw_only=True, tag="host.added"):
+    """A host should exist."""
+
+    host: str
+    source: Source
+    groups: list[str] = []
+    instance: str = ""
+    """Provisioner's id of the machine."""
+    template: str = ""
+    join_within_s: float = 0
+    """0: no deadline."""
+
+
+class HostAdmitted(_Change, frozen=True, kw_only=True, tag="host.admitted"):
+    """A host that nobody expected was let in."""
+
+    host: str
+
+
+class HostJoined(_Change, frozen=True, kw_only=True, tag="host.joined"):
+    """A host proved itself for the first time, or with a new machine or key."""
+
+    host: str
+    key: str
+    machine_id: str
+
+
+class HostDrained(_Change, frozen=True, kw_only=True, tag="host.drained"):
+    """An admin drains a host."""
+
+    host: str
+    owner: str
+    reason: str
+
+
+class HostUndrained(_Change, frozen=True, kw_only=True, tag="host.undrained"):
+    """The drain is over."""
+
+    host: str
+
+
+class HostReleased(_Change, frozen=True, kw_only=True, tag="host.released"):
+    """A host should no longer exist."""
+
+    host: str
+    reason: str
+
+
+class HoldAdded(_Change, frozen=True, kw_only=True, tag="hold.added"):
+    """A hold was placed on a location; one per owner."""
+
+    location: str
+    hold: Hold
+
+
+class HoldReleased(_Change, frozen=True, kw_only=True, tag="hold.released"):
+    """A hold was taken away."""
+
+    location: str
+    owner: str
+
+
+class PoolSet(_Change, frozen=True, kw_only=True, tag="pool.set"):
+    """A pool's amount of a resource was set."""
+
+    pool: str
+    resource: str
+    amount: PoolAmount
+
+
+class TypeAdmitted(_Change, frozen=True, kw_only=True, tag="type.admitted"):
+    """A type that a reporter's NAME.yaml declares became the cluster's."""
+
+    type: ResourceType
+    origin: str
+    """Host or identity and file that declared it."""
+
+
+class KeyAdded(_Change, frozen=True, kw_only=True, tag="key.added"):
+    """A peer's public key is known."""
+
+    name: str
+    role: str
+    public: str
+    """Z85, 40 characters."""
+    hosts: list[str] = []
+    """Shell-style patterns of host names that an agent's key may speak for."""
+
+
+class KeyRevoked(_Change, frozen=True, kw_only=True, tag="key.revoked"):
+    """A peer's public key is no longer accepted."""
+
+    public: str
+    reason: str
+
+
+Change: TypeAlias = (
+    EpochStarted
+    | HostAdded
+    | HostAdmitted
+    | HostJoined
+    | HostDrained
+    | HostUndrained
+    | HostReleased
+    | HoldAdded
+    | HoldReleased
+    | PoolSet
+    | TypeAdmitted
+    | KeyAdded
+    | KeyRevoked
+)
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One durable change."""
+
+    revision: int
+    change: Change
+    by: str = ""
+    """Name of the key that asked, '' for the broker itself."""
+    op_id: str = ""
+    at: str = ""
+    """Wall time, ISO 8601, only for showing."""

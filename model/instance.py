@@ -1,0 +1,90 @@
+"""Identified units and inventories.
+
+An instance is one unit that is not like the next one: a GPU, a MIG slice, a NIC, a port. Its identity is a
+UUID, a PCI address or another name that survives reboots, never an index or a minor number. An inventory is
+one reporter's complete set of instances at a location, with a generation; a reader always knows whether the
+set is complete.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from xce.model.value import Value, digest_of
+
+INSTANCES = 4096
+ATTRIBUTES = 128
+ID_BYTES = 255
+
+
+class Health(StrEnum):
+    """Whether an instance may be chosen."""
+
+    AVAILABLE = "available"
+    UNAVAILABLE = "unavailable"
+    LOST = "lost"
+    QUARANTINED = "quarantined"
+    UNKNOWN = "unknown"
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One identified unit."""
+
+    id: str
+    kind: str
+    parent: str = ""
+    """The id of the instance that this one is a part of (a MIG slice's GPU)."""
+    health: Health = Health.AVAILABLE
+    reason: str = ""
+    attributes: dict[str, Value] = {}
+    capacity: dict[str, int] = {}
+    """Counters that choices draw from, as integers."""
+
+    def __post_init__(self) -> None:
+        if not self.id or len(self.id.encode()) > ID_BYTES or not self.id.isprintable():
+            raise ValueError(f"instance id {self.id!r}: must be 1 to {ID_BYTES} printable bytes")
+        if not self.kind:
+            raise ValueError(f"instance {self.id}: kind is empty")
+        if len(self.attributes) > ATTRIBUTES:
+            raise ValueError(f"instance {self.id}: more than {ATTRIBUTES} attributes")
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A complete (or openly incomplete) set of instances of one reporter."""
+
+    reporter: str
+    generation: int
+    complete: bool
+    instances: list[Instance] = []
+
+    def __post_init__(self) -> None:
+        ids = {instance.id for instance in self.instances}
+        if len(ids) != len(self.instances):
+            raise ValueError(f"inventory of {self.reporter}: an instance id occurs twice")
+        if len(self.instances) > INSTANCES:
+            raise ValueError(f"inventory of {self.reporter}: more than {INSTANCES} instances")
+        for instance in self.instances:
+            if instance.parent and instance.parent not in ids:
+                raise ValueError(
+                    f"instance {instance.id}: its parent {instance.parent} is not in the inventory"
+                )
+
+
+class InventoryRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a snapshot carries of an inventory: enough to know whether the body held is the newest."""
+
+    generation: int
+    complete: bool
+    count: int
+    digest: str
+
+
+def reference(inventory: Inventory) -> InventoryRef:
+    """The reference of an inventory; the digest does not depend on the order of instances or keys."""
+    ordered = sorted(inventory.instances, key=lambda instance: instance.id)
+    return InventoryRef(
+        generation=inventory.generation,
+        complete=inventory.complete,
+        count=len(ordered),
+        digest=digest_of([msgspec.to_builtins(instance) for instance in ordered]),
+    )

@@ -1,0 +1,576 @@
+"""Everything that is said on the wire between programs.
+
+Two forms. *Documents* are maps with a `type`, in MessagePack or JSON: all of the controllers' and admins'
+protocol, and the rare messages of agents. *Ticks* are positional MessagePack arrays, agent to broker only:
+what an agent sends all day. The first byte tells them apart (`{` JSON, array head: tick, else document).
+
+Unknown fields are ignored, so that a newer peer can add some. Every field that can be left out has a default.
+`PROTOCOL` rises only when an old reader would misunderstand.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from xce.model.instance import Inventory, InventoryRef
+from xce.model.resource import ResourceType
+from xce.model.supply import Hold, PoolAmount, Source
+from xce.model.value import Reading
+
+PROTOCOL = 1
+TICK_BYTES = 1 << 20
+DOCUMENT_BYTES = 4 << 20
+"""Limits on one message; a longer one is refused and counted."""
+
+
+# ---------------------------------------------------------------------------------------------- ticks
+
+
+class FeedTick(msgspec.Struct, frozen=True, array_like=True):
+    """What one reporter has new."""
+
+    reporter: str
+    run: int
+    age_ms: int
+    """Age of its last good frame."""
+    values: dict[str, Reading | None] = {}
+    """Only what changed; None: withdrawn."""
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """Changed readings of one tick, all reporters in one message."""
+
+    sequence: int
+    """Counts the ticks of one connection from 1; a gap makes the broker ask for everything."""
+    feeds: list[FeedTick]
+    full: bool = False
+    """The whole table: whatever is not in it is withdrawn."""
+
+
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="h"):
+    """Alive; answered with `Pulse`. Shares the sequence of `Report`."""
+
+    sequence: int
+    ages_ms: dict[str, int]
+    """Reporter to age of its last good frame; ageing alone makes no delta."""
+    digest: str = ""
+    """`model.value.digest` of the whole table, now and then; '' when left out."""
+
+
+Tick: TypeAlias = Report | Heartbeat
+
+
+# ------------------------------------------------------------------------------ documents, agent's link
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """Base of all documents."""
+
+
+class ReporterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The health of one reporter at one location: first-class on the node, in the broker, in metrics."""
+
+    state: str
+    """`model.reporter.ReporterState` as text."""
+    cause: str = ""
+    """What is wrong, in words; '' when all is well."""
+    path: str = ""
+    script: str = ""
+    """First 16 hex digits of the SHA-256 of what runs."""
+    mode: str = ""
+    interval_ms: int = 0
+    """Effective, after the governor's stretch."""
+    ttl_ms: int = 0
+    runs: int = 0
+    failures: int = 0
+    overruns: int = 0
+    refused: int = 0
+    """Values refused in the last run."""
+    abandoned: int = 0
+    """Children that cannot be killed."""
+    conditions: list["ReportedCondition"] = []
+
+
+class ReportedCondition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something a reporter wants people to know; with `hold` it also holds its location."""
+
+    name: str
+    reason: str = ""
+    hold: bool = False
+
+
+class Hello(_Document, frozen=True, kw_only=True, tag="hello"):
+    """First message on every connection that is not a pure request: who I am and what I hold."""
+
+    protocol: int
+    role: str
+    """`agent` or `reporter`; must be one that the key allows."""
+    name: str
+    """Host name of an agent, identity of an external reporter."""
+    software: str = ""
+    machine_id: str = ""
+    boot_id: str = ""
+    nonce: str = ""
+    """Random per process: tells a restart from a second agent."""
+    address: str = ""
+    """Host name, pid: what the other of two duplicates is told."""
+    digest: str = ""
+    types: str = ""
+    """Digest of the types that it works by (`value.digest_of`)."""
+    inventories: dict[str, InventoryRef] = {}
+
+
+class ReporterNews(_Document, frozen=True, kw_only=True, tag="reporters"):
+    """States that changed; None: the reporter is gone, and its values with it."""
+
+    reporters: dict[str, ReporterState | None]
+    full: bool = False
+
+
+class InventoryNews(_Document, frozen=True, kw_only=True, tag="inventory"):
+    """A reporter's new inventory, whole."""
+
+    inventory: Inventory
+
+
+class InventoryGone(_Document, frozen=True, kw_only=True, tag="inventory.gone"):
+    """The reporter of an inventory was removed."""
+
+    reporter: str
+
+
+class Declare(_Document, frozen=True, kw_only=True, tag="declare"):
+    """Types that NAME.yaml files of this node declare, by origin (`FILE`)."""
+
+    types: dict[str, list[ResourceType]]
+
+
+class Goodbye(_Document, frozen=True, kw_only=True, tag="goodbye"):
+    """A planned stop; with `expected_s` the agent means to be back."""
+
+    expected_s: float = 0
+
+
+class Welcome(_Document, frozen=True, kw_only=True, tag="welcome"):
+    """The broker's answer to a hello."""
+
+    epoch: int
+    incarnation: str
+    heartbeat_ms: int
+    """Assigned interval between heartbeats."""
+    silent_after_ms: int
+    """Without a pulse for this long, either side counts the other as gone."""
+    resync: bool
+    """Send everything (`Report.full`)."""
+    inventories: list[str] = []
+    """Reporters whose inventory body is wanted."""
+    types: list[ResourceType] | None = None
+    """The cluster's types; None: your digest matches."""
+    state: str = ""
+    conditions: list[str] = []
+    holds: list[Hold] = []
+
+
+class Refused(_Document, frozen=True, kw_only=True, tag="refused"):
+    """The broker will not serve this peer; it may try again after `retry_s`."""
+
+    code: str
+    """`duplicate`, `role`, `name`, `unknown-host`, `released`, `protocol`, `busy`."""
+    message: str
+    hint: str = ""
+    retry_s: float = 10
+
+
+class Resync(_Document, frozen=True, kw_only=True, tag="resync"):
+    """Send everything: the digests differ, or a tick is missing."""
+
+    reason: str
+    inventories: list[str] = []
+
+
+class Pulse(_Document, frozen=True, kw_only=True, tag="pulse"):
+    """Answer to a heartbeat."""
+
+    sequence: int
+
+
+class Standing(_Document, frozen=True, kw_only=True, tag="standing"):
+    """The host's state or holds have changed; for showing on the node."""
+
+    state: str
+    conditions: list[str] = []
+    holds: list[Hold] = []
+
+
+class TypesNews(_Document, frozen=True, kw_only=True, tag="types"):
+    """The cluster's types have changed, whole."""
+
+    types: list[ResourceType]
+
+
+class Declared(_Document, frozen=True, kw_only=True, tag="declared"):
+    """What became of a `Declare`: resource name to '' (in force) or the reason for refusing it."""
+
+    types: dict[str, str]
+
+
+# --------------------------------------------------------------------- documents, controllers and admins
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the change stream; places of different incarnations cannot be compared."""
+
+    epoch: int
+    incarnation: str
+    sequence: int
+
+
+class LocationView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One location as a controller sees it."""
+
+    source: Source
+    state: str
+    conditions: list[str] = []
+    holds: list[Hold] = []
+    groups: list[str] = []
+    values: dict[str, Reading] = {}
+    reporters: dict[str, ReporterState] = {}
+    inventories: dict[str, InventoryRef] = {}
+    amounts: dict[str, PoolAmount] = {}
+    """Pools: resource to amounts."""
+    about: dict[str, str] = {}
+    """software, machine_id, boot_id, address, instance, template, drained (reason)."""
+    origins: dict[str, str] = {}
+    """Value name to reporter, only when asked for (`Snapshot.detail`)."""
+    ages_ms: dict[str, int] = {}
+    """Reporter to age of its last good frame, only when asked for."""
+
+
+class LocationChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What changed at one location. Scalars and lists replace; in maps, None removes the key.
+
+    `source` and `state` are always there for a location that is new to the stream.
+    """
+
+    source: Source | None = None
+    state: str | None = None
+    conditions: list[str] | None = None
+    holds: list[Hold] | None = None
+    groups: list[str] | None = None
+    values: dict[str, Reading | None] = {}
+    reporters: dict[str, ReporterState | None] = {}
+    inventories: dict[str, InventoryRef | None] = {}
+    amounts: dict[str, PoolAmount | None] = {}
+    about: dict[str, str] | None = None
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How good a snapshot is: counts of readings by presence, and of hosts by state."""
+
+    value: int = 0
+    unknown: int = 0
+    stale: int = 0
+    never_seen: int = 0
+    not_applicable: int = 0
+    hosts: dict[str, int] = {}
+    rejoining: int = 0
+
+
+class _Request(_Document, frozen=True, kw_only=True):
+    """A question or an order; the answer carries the same `id`.
+
+    For an order, `id` is the op_id: the same id gets the same answer, also after a restart of the broker.
+    """
+
+    id: str
+
+
+class SnapshotRequest(_Request, frozen=True, kw_only=True, tag="snapshot"):
+    """Everything at one revision; answered by `SnapshotBegin`, parts, `SnapshotEnd`."""
+
+    only: list[str] = []
+    """Location keys; empty: all."""
+    detail: bool = False
+    """Fill `origins` and `ages_ms`."""
+
+
+class InventoriesRequest(_Request, frozen=True, kw_only=True, tag="inventories"):
+    """Bodies of inventories; answered by `InventoryBodies`."""
+
+    wanted: dict[str, list[str]]
+    """Location key to reporters."""
+
+
+class WatchRequest(_Request, frozen=True, kw_only=True, tag="watch"):
+    """Follow the changes after `since`; answered by `WatchBegin` and `Delta`s, or `Lost`."""
+
+    since: Position
+    credit: int = 16
+    """Deltas that may come before the next `Credit`."""
+
+
+class Credit(_Request, frozen=True, kw_only=True, tag="credit"):
+    """So many more deltas may come; not answered."""
+
+    more: int
+
+
+class Unwatch(_Request, frozen=True, kw_only=True, tag="unwatch"):
+    """Stop the deltas."""
+
+
+class MineRequest(_Request, frozen=True, kw_only=True, tag="mine"):
+    """An agent asks what the broker holds of its own location; answered by `Mine`."""
+
+
+class StatusRequest(_Request, frozen=True, kw_only=True, tag="status"):
+    """The broker about itself; answered by `BrokerStatus`."""
+
+
+class KeysRequest(_Request, frozen=True, kw_only=True, tag="keys"):
+    """All known keys; answered by `Keys`."""
+
+
+class HostAdd(_Request, frozen=True, kw_only=True, tag="host.add"):
+    """A host should exist (source `provisioner`, or `config` by an admin's hand)."""
+
+    host: str
+    groups: list[str] = []
+    instance: str = ""
+    template: str = ""
+    join_within_s: float = 0
+
+
+class HostAdmit(_Request, frozen=True, kw_only=True, tag="host.admit"):
+    """Let in a host that nobody expected."""
+
+    host: str
+
+
+class HostDrain(_Request, frozen=True, kw_only=True, tag="host.drain"):
+    """Drain a host."""
+
+    host: str
+    reason: str
+
+
+class HostUndrain(_Request, frozen=True, kw_only=True, tag="host.undrain"):
+    """End the drain."""
+
+    host: str
+
+
+class HostRelease(_Request, frozen=True, kw_only=True, tag="host.release"):
+    """The host should no longer exist."""
+
+    host: str
+    reason: str
+
+
+class HoldAdd(_Request, frozen=True, kw_only=True, tag="hold.add"):
+    """Hold a location. The owner is `ROLE:KEYNAME`, with `/label` if given."""
+
+    location: str
+    reason: str
+    label: str = ""
+
+
+class HoldRelease(_Request, frozen=True, kw_only=True, tag="hold.release"):
+    """Take a hold away."""
+
+    location: str
+    owner: str
+
+
+class PoolSet(_Request, frozen=True, kw_only=True, tag="pool.set"):
+    """Set a pool's amount of a resource; what is None stays."""
+
+    pool: str
+    resource: str
+    base: float | None = None
+    borrowed: float | None = None
+
+
+class KeyAdd(_Request, frozen=True, kw_only=True, tag="key.add"):
+    """Accept a public key."""
+
+    name: str
+    role: str
+    public: str
+    hosts: list[str] = []
+
+
+class KeyRevoke(_Request, frozen=True, kw_only=True, tag="key.revoke"):
+    """Accept a public key no longer; open connections of it are cut off at once."""
+
+    name: str
+    reason: str
+
+
+class _Answer(_Document, frozen=True, kw_only=True):
+    """An answer; `id` is the request's."""
+
+    id: str
+
+
+class Done(_Answer, frozen=True, kw_only=True, tag="done"):
+    """An order was carried out and is durable."""
+
+    revision: int
+
+
+class Failed(_Answer, frozen=True, kw_only=True, tag="failed"):
+    """A request was refused. Nothing has changed."""
+
+    code: str
+    """`forbidden`, `not-found`, `conflict`, `invalid`, `unknown-request`, `busy`, `not-durable`."""
+    message: str
+    hint: str = ""
+
+
+class SnapshotBegin(_Answer, frozen=True, kw_only=True, tag="snapshot.begin"):
+    """Head of a snapshot."""
+
+    revision: int
+    position: Position
+    broker_ms: int
+    """The broker's monotonic clock, for `Absent.since_ms`."""
+    taken_at: str
+    parts: int
+    quality: Quality
+    types: list[ResourceType]
+
+
+class SnapshotPart(_Answer, frozen=True, kw_only=True, tag="snapshot.part"):
+    """At most 1,000 locations of a snapshot."""
+
+    part: int
+    locations: dict[str, LocationView]
+
+
+class SnapshotEnd(_Answer, frozen=True, kw_only=True, tag="snapshot.end"):
+    """All parts have been sent."""
+
+
+class InventoryBodies(_Answer, frozen=True, kw_only=True, tag="inventory.bodies"):
+    """Bodies that were asked for; what is gone meanwhile is left out."""
+
+    bodies: dict[str, dict[str, Inventory]]
+
+
+class WatchBegin(_Answer, frozen=True, kw_only=True, tag="watch.begin"):
+    """The stream starts; the first delta follows `since` without a gap."""
+
+    since: Position
+
+
+class Delta(_Answer, frozen=True, kw_only=True, tag="delta"):
+    """All changes of one turn of the broker."""
+
+    position: Position
+    revision: int
+    broker_ms: int
+    locations: dict[str, LocationChange] = {}
+    removed: list[str] = []
+    types: list[ResourceType] | None = None
+
+
+class Lost(_Answer, frozen=True, kw_only=True, tag="lost"):
+    """The stream ends: take a snapshot and watch again."""
+
+    reason: str
+
+
+class Mine(_Answer, frozen=True, kw_only=True, tag="mine.is"):
+    """What the broker holds of the asking agent's location."""
+
+    revision: int
+    location: LocationView
+
+
+class PeerView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One connected peer."""
+
+    name: str
+    role: str
+    key: str
+    address: str = ""
+    connected_s: float = 0
+
+
+class BrokerStatus(_Answer, frozen=True, kw_only=True, tag="status.is"):
+    """The broker about itself."""
+
+    software: str
+    pid: int
+    epoch: int
+    incarnation: str
+    revision: int
+    sequence: int
+    uptime_s: float
+    quality: Quality
+    peers: list[PeerView] = []
+    watchers: int = 0
+    counters: dict[str, int] = {}
+    """`refused.REASON`, `reports`, `values`, `deltas`, `watchers_cut`, `rubbish`, ... since the start."""
+    trouble: list[str] = []
+    """What needs an admin, in words."""
+
+
+class KeyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One known key."""
+
+    name: str
+    role: str
+    public: str
+    hosts: list[str] = []
+    revoked: str = ""
+    """Reason, '' while it is good."""
+
+
+class Keys(_Answer, frozen=True, kw_only=True, tag="keys.are"):
+    """All known keys."""
+
+    keys: list[KeyView]
+
+
+FromAgent: TypeAlias = Hello | ReporterNews | InventoryNews | InventoryGone | Declare | Goodbye
+ToAgent: TypeAlias = Welcome | Refused | Resync | Pulse | Standing | TypesNews | Declared
+Read: TypeAlias = (
+    SnapshotRequest
+    | InventoriesRequest
+    | WatchRequest
+    | Credit
+    | Unwatch
+    | MineRequest
+    | StatusRequest
+    | KeysRequest
+)
+Order: TypeAlias = (
+    HostAdd
+    | HostAdmit
+    | HostDrain
+    | HostUndrain
+    | HostRelease
+    | HoldAdd
+    | HoldRelease
+    | PoolSet
+    | KeyAdd
+    | KeyRevoke
+)
+Answer: TypeAlias = (
+    Done
+    | Failed
+    | SnapshotBegin
+    | SnapshotPart
+    | SnapshotEnd
+    | InventoryBodies
+    | WatchBegin
+    | Delta
+    | Lost
+    | Mine
+    | BrokerStatus
+    | Keys
+)
+ToBroker: TypeAlias = FromAgent | Read | Order
+FromBroker: TypeAlias = ToAgent | Answer

@@ -1,0 +1,75 @@
+"""The lifecycle of a reporter on its node, as a table."""
+
+from enum import StrEnum
+
+from xce.model.transition import Machine
+
+
+class ReporterState(StrEnum):
+    """What a reporter is doing, or why it is not."""
+
+    WAITING = "waiting"
+    """Its last run was good, or it has not run yet; the next run has a time."""
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """Told to end (deadline, cap, removal); its cgroup is not empty yet."""
+    ABANDONED = "abandoned"
+    """A child of it cannot be killed; never started a second time meanwhile."""
+    BACKOFF = "backoff"
+    """Its last run failed; the next one waits longer."""
+    QUARANTINED = "quarantined"
+    """Failed too often; waits for `xce-agent reporter reset` or a changed script."""
+    REFUSED = "refused"
+    """Not safe or not possible to start; looked at again when the file changes."""
+    NOT_APPLICABLE = "not-applicable"
+    """Said so with exit status 78; asked again when the file changes or after a reset."""
+    REMOVED = "removed"
+
+
+class ReporterEvent(StrEnum):
+    """What moves a reporter through its lifecycle."""
+
+    STARTED = "started"
+    SUCCEEDED = "succeeded"
+    """The run is over and nothing of it is left."""
+    FAILED = "failed"
+    GAVE_UP = "gave-up"
+    """Failed once more than the limit allows."""
+    DECLINED = "declined"
+    """Exit status 78."""
+    OVERDUE = "overdue"
+    """Deadline over, cap exceeded, or the file is gone: the run is being ended."""
+    UNKILLABLE = "unkillable"
+    CHANGED = "changed"
+    """The script or its settings are new and may run."""
+    REFUSE = "refuse"
+    RESET = "reset"
+    REMOVE = "remove"
+
+
+_S, _E = ReporterState, ReporterEvent
+_RESTS = (_S.WAITING, _S.BACKOFF, _S.QUARANTINED, _S.REFUSED, _S.NOT_APPLICABLE)
+_ALIVE = (_S.RUNNING, _S.STOPPING, _S.ABANDONED)
+
+REPORTER = Machine(
+    "reporter",
+    ReporterState.WAITING,
+    {
+        (_S.WAITING, _E.STARTED): _S.RUNNING,
+        (_S.BACKOFF, _E.STARTED): _S.RUNNING,
+        (_S.RUNNING, _E.OVERDUE): _S.STOPPING,
+        (_S.STOPPING, _E.OVERDUE): _S.STOPPING,
+        (_S.STOPPING, _E.UNKILLABLE): _S.ABANDONED,
+        **{(state, _E.SUCCEEDED): _S.WAITING for state in _ALIVE},
+        **{(state, _E.FAILED): _S.BACKOFF for state in _ALIVE},
+        **{(state, _E.GAVE_UP): _S.QUARANTINED for state in _ALIVE},
+        **{(state, _E.DECLINED): _S.NOT_APPLICABLE for state in _ALIVE},
+        **{(state, _E.FAILED): _S.BACKOFF for state in (_S.WAITING, _S.BACKOFF)},  # could not be started
+        **{(state, _E.GAVE_UP): _S.QUARANTINED for state in (_S.WAITING, _S.BACKOFF)},
+        **{(state, _E.CHANGED): _S.WAITING for state in _RESTS},
+        **{(state, _E.RESET): _S.WAITING for state in _RESTS},
+        **{(state, _E.REFUSE): _S.REFUSED for state in (*_RESTS, *_ALIVE)},
+        **{(state, _E.REMOVE): _S.REMOVED for state in (*_RESTS, *_ALIVE)},
+    },
+    final=frozenset({_S.REMOVED}),
+)
