@@ -11,6 +11,7 @@ class ReporterState(StrEnum):
     WAITING = "waiting"
     """Its last run was good, or it has not run yet; the next run has a time."""
     RUNNING = "running"
+    """A run is in progress; a persistent reporter is here all the time."""
     STOPPING = "stopping"
     """Told to end (deadline, cap, removal); its cgroup is not empty yet."""
     ABANDONED = "abandoned"
@@ -24,15 +25,18 @@ class ReporterState(StrEnum):
     NOT_APPLICABLE = "not-applicable"
     """Said so with exit status 78; asked again when the file changes or after a reset."""
     REMOVED = "removed"
+    """Its file is gone, and its values with it."""
 
 
 class ReporterEvent(StrEnum):
     """What moves a reporter through its lifecycle."""
 
     STARTED = "started"
+    """A run was started."""
     SUCCEEDED = "succeeded"
     """The run is over and nothing of it is left."""
     FAILED = "failed"
+    """The run ended badly, or could not be started."""
     GAVE_UP = "gave-up"
     """Failed once more than the limit allows."""
     DECLINED = "declined"
@@ -40,11 +44,15 @@ class ReporterEvent(StrEnum):
     OVERDUE = "overdue"
     """Deadline over, cap exceeded, or the file is gone: the run is being ended."""
     UNKILLABLE = "unkillable"
+    """A child is still there after KILL: in the kernel, waiting."""
     CHANGED = "changed"
     """The script or its settings are new and may run."""
     REFUSE = "refuse"
+    """The file may not be run, with a cause."""
     RESET = "reset"
+    """An admin says: try again."""
     REMOVE = "remove"
+    """The file is gone."""
 
 
 _S, _E = ReporterState, ReporterEvent

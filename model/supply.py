@@ -70,11 +70,17 @@ class HostState(StrEnum):
     """The lifecycle of a host. Down is not drained: `lost` and `draining` never stand for each other."""
 
     EXPECTED = "expected"
+    """It should exist; its agent has not connected (yet, or since its drain ended)."""
     JOINING = "joining"
+    """Its agent has connected; its whole table is on the way."""
     AVAILABLE = "available"
+    """Its agent is heard and its values are known. It may be chosen unless a hold says no."""
     DRAINING = "draining"
+    """An admin wants it empty; nothing new is placed on it."""
     RELEASED = "released"
+    """It should no longer exist; its agent is refused."""
     LOST = "lost"
+    """It was there and is not heard any more; what was claimed on it stays claimed."""
 
 
 class HostEvent(StrEnum):
@@ -87,8 +93,11 @@ class HostEvent(StrEnum):
     SILENT = "silent"
     """Nothing heard for the documented number of heartbeats."""
     DRAIN = "drain"
+    """An admin drains it."""
     UNDRAIN = "undrain"
+    """The drain is over."""
     RELEASE = "release"
+    """It should go for good."""
     EXPECT = "expect"
     """It is wanted (again)."""
 
