@@ -1,0 +1,1 @@
+"""Benchmarks: the product against a floor taken in the same run. `./dev bench` runs them."""
