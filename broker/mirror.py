@@ -1,0 +1,152 @@
+"""A copy of the broker's supply map, held by whoever follows it.
+
+`Mirror` takes the messages of a snapshot and of a watch and keeps what they say. Pure: no sockets, no clock.
+A view that has been handed out never changes; a change replaces it, so `dict(mirror.locations)` is a snapshot
+that can be kept. A message that does not fit (a part out of order, a delta that does not follow) raises
+`OutOfStep` and leaves the mirror as it was: take a new snapshot.
+"""
+
+from collections.abc import Mapping, Set
+from typing import TypeVar
+
+from xce.model.instance import Inventory, reference
+from xce.model.message import (
+    Delta,
+    LocationChange,
+    LocationView,
+    Position,
+    Quality,
+    SnapshotBegin,
+    SnapshotEnd,
+    SnapshotPart,
+)
+from xce.model.resource import ResourceType
+
+V = TypeVar("V")
+
+
+class OutOfStep(Exception):
+    """A message does not follow what the mirror holds."""
+
+
+class Mirror:
+    """The supply map at one position; complete once `end` was taken."""
+
+    def __init__(self, begin: SnapshotBegin, *, older: "Mirror | None" = None) -> None:
+        self.position: Position = begin.position
+        self.revision = begin.revision
+        self.broker_ms = begin.broker_ms
+        """The broker's monotonic clock at `position`, in ms: `broker_ms - Absent.since_ms` is an age."""
+        self.taken_at = begin.taken_at
+        self.quality: Quality = begin.quality
+        """Of the snapshot; deltas do not change it."""
+        self.types: dict[str, ResourceType] = {kind.name: kind for kind in begin.types}
+        self.locations: dict[str, LocationView] = {}
+        self.complete = False
+        self._bodies: dict[tuple[str, str], tuple[str, Inventory]] = {}
+        if older is not None:
+            self._bodies.update(older.bodies())
+        self._parts_wanted = begin.parts
+        self._parts = 0
+
+    def part(self, message: SnapshotPart) -> None:
+        """Take the next part of the snapshot; parts are numbered from 0."""
+        if self.complete or message.part != self._parts:
+            raise OutOfStep(f"part {message.part} of the snapshot came instead of part {self._parts}")
+        self.locations.update(message.locations)
+        self._parts += 1
+
+    def end(self, _message: SnapshotEnd) -> None:
+        """The snapshot is whole."""
+        if self._parts != self._parts_wanted:
+            raise OutOfStep(f"the snapshot ended after {self._parts} of {self._parts_wanted} parts")
+        self.complete = True
+        self._forget_bodies({key for key, _ in self._bodies})
+
+    def apply(self, delta: Delta) -> None:
+        """Take one delta: first what was removed, then what is new or changed."""
+        here, there = self.position, delta.position
+        if (there.epoch, there.incarnation) != (here.epoch, here.incarnation):
+            raise OutOfStep("the delta is of another incarnation of the broker")
+        if there.sequence != here.sequence + 1:
+            raise OutOfStep(f"delta {there.sequence} came after {here.sequence}")
+        removed = set(delta.removed)
+        changed = {
+            key: changed_view(None if key in removed else self.locations.get(key), change)
+            for key, change in delta.locations.items()
+        }
+        for key in removed:
+            self.locations.pop(key, None)
+        self.locations.update(changed)
+        if delta.types is not None:
+            self.types = {kind.name: kind for kind in delta.types}
+        self.position, self.revision, self.broker_ms = there, delta.revision, delta.broker_ms
+        if self._bodies:
+            self._forget_bodies(removed | changed.keys())
+
+    def inventory(self, key: str, reporter: str) -> Inventory | None:
+        """The body that was fetched last, if there is one; `wanted` says if it is old."""
+        held = self._bodies.get((key, reporter))
+        return held[1] if held else None
+
+    def bodies(self) -> Mapping[tuple[str, str], tuple[str, Inventory]]:
+        """All bodies held, by location and reporter, each with its digest."""
+        return self._bodies
+
+    def wanted(self) -> dict[str, list[str]]:
+        """Inventories whose body is missing or old, in the form of `InventoriesRequest.wanted`."""
+        missing: dict[str, list[str]] = {}
+        for key, view in self.locations.items():
+            for reporter, ref in view.inventories.items():
+                held = self._bodies.get((key, reporter))
+                if held is None or held[0] != ref.digest:
+                    missing.setdefault(key, []).append(reporter)
+        return missing
+
+    def keep(self, bodies: Mapping[str, Mapping[str, Inventory]]) -> None:
+        """Keep bodies that were asked for, named by what they hold."""
+        for key, of_location in bodies.items():
+            for reporter, body in of_location.items():
+                self._bodies[key, reporter] = (reference(body).digest, body)
+
+    def _forget_bodies(self, keys: Set[str]) -> None:
+        for key, reporter in list(self._bodies):
+            if key in keys and (key not in self.locations or reporter not in self.locations[key].inventories):
+                del self._bodies[key, reporter]
+
+
+def changed_view(view: LocationView | None, change: LocationChange) -> LocationView:
+    """The view after a change; `view` is None for a location that is new to the stream."""
+    if view is None:
+        if change.source is None or change.state is None:
+            raise OutOfStep("a change of a location that is not there")
+        view = LocationView(source=change.source, state=change.state)
+    return LocationView(
+        source=_or(change.source, view.source),
+        state=_or(change.state, view.state),
+        conditions=_or(change.conditions, view.conditions),
+        holds=_or(change.holds, view.holds),
+        groups=_or(change.groups, view.groups),
+        values=merged(view.values, change.values),
+        reporters=merged(view.reporters, change.reporters),
+        inventories=merged(view.inventories, change.inventories),
+        amounts=merged(view.amounts, change.amounts),
+        about=_or(change.about, view.about),
+    )
+
+
+def _or(new: V | None, old: V) -> V:
+    return old if new is None else new
+
+
+def merged(old: dict[str, V], changes: Mapping[str, V | None]) -> dict[str, V]:
+    """`old` with the changes applied; a change to None removes the key."""
+    if not changes:
+        return old
+    new = dict(old)
+    for key, value in changes.items():
+        if value is None:
+            new.pop(key, None)
+        else:
+            new[key] = value
+    return new
