@@ -72,7 +72,7 @@ class WhenStale(StrEnum):
     """`Absent.last` is used as if it were fresh."""
 
 
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=31 * 86400)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=31 * 86400, title="seconds")]
 
 
 class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
