@@ -1,0 +1,139 @@
+"""Bytes to messages and back: every message survives both encodings, and no bytes do anything but fail."""
+
+import contextlib
+import types
+import typing
+from enum import Enum
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xce.model import message
+from xce.model.instance import Instance, Inventory
+from xce.model.resource import Kind, ResourceType
+from xce.model.value import Absent, Presence
+from xce.wire import codec
+
+PAYLOADS: list[type[msgspec.Struct]] = [
+    *typing.get_args(message.Tick),
+    *typing.get_args(message.ToBroker),
+    *typing.get_args(message.FromBroker),
+]
+
+_values = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text())
+_instances = st.builds(Instance, id=st.from_regex(r"[a-z]{1,9}", fullmatch=True), kind=st.just("gpu"))
+STRICT: dict[type, st.SearchStrategy[Any]] = {
+    Instance: _instances,
+    Inventory: st.builds(
+        Inventory,
+        reporter=st.text(),
+        generation=st.integers(0, 99),
+        complete=st.booleans(),
+        instances=st.lists(_instances, max_size=3, unique_by=lambda instance: instance.id),
+    ),
+    ResourceType: st.builds(
+        ResourceType,
+        name=st.from_regex(r"[a-z]{1,9}", fullmatch=True),
+        kind=st.sampled_from(Kind),
+        description=st.text(),
+    ),
+    Absent: st.builds(Absent, st.sampled_from(Presence), cause=st.text(), last=st.none() | _values),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(max_size=8),
+    bool: st.booleans(),
+    type(None): st.none(),
+}
+"""Structs whose constructor checks more than the types of its fields, and the leaves."""
+
+
+def anything(kind: Any) -> st.SearchStrategy[Any]:
+    """Every value that a field of this type may have."""
+    if kind in STRICT:
+        return STRICT[kind]
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is list:
+        return st.lists(anything(inner[0]), max_size=2)
+    if origin is dict:
+        return st.dictionaries(anything(inner[0]), anything(inner[1]), max_size=2)
+    if origin in {typing.Union, types.UnionType}:
+        return st.one_of([anything(one) for one in inner])
+    if issubclass(kind, Enum):
+        return st.sampled_from(kind)
+    return st.builds(kind, **{field.name: anything(field.type) for field in msgspec.structs.fields(kind)})
+
+
+@pytest.mark.parametrize("payload", PAYLOADS, ids=lambda payload: payload.__name__)
+@given(data=st.data())
+@settings(max_examples=12, deadline=None)
+def test_every_message_survives_both_encodings(payload: type[msgspec.Struct], data: st.DataObject) -> None:
+    original = data.draw(anything(payload))
+    for_broker = payload in typing.get_args(message.Tick) or payload in typing.get_args(message.ToBroker)
+    decode = codec.decode_for_broker if for_broker else codec.decode_from_broker
+    assert decode(codec.encode(original)) == original
+    if payload not in typing.get_args(message.Tick):
+        assert decode(codec.encode_json(original)) == original
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_no_bytes_raise_anything_but_codec_error(data: bytes) -> None:
+    for decode in (codec.decode_for_broker, codec.decode_from_broker):
+        with contextlib.suppress(codec.CodecError):
+            decode(data)
+
+
+@given(data=st.data(), payload=st.sampled_from(PAYLOADS))
+@settings(max_examples=300, deadline=None)
+def test_no_damaged_message_raises_anything_but_codec_error(
+    data: st.DataObject, payload: type[msgspec.Struct]
+) -> None:
+    whole = bytearray(codec.encode(data.draw(anything(payload))))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+    for decode in (codec.decode_for_broker, codec.decode_from_broker):
+        with contextlib.suppress(codec.CodecError):
+            decode(damaged)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "truncated"),
+        (b"{}", "type"),
+        (b"\x91" * 100_000, "Expected"),
+        (b'{"type":"hello","protocol":' + b"[" * 100_000, "Expected"),
+        (b"\x93\xa1r\x01\xdd\xff\xff\xff\xff", "truncated"),
+        (b"\x93" + b"\x00" * message.TICK_BYTES, "tick of 1048577 bytes, more than 1048576"),
+        (b"\x85" + b"\x00" * message.DOCUMENT_BYTES, "document of 4194305 bytes, more than 4194304"),
+        (b'{"type":"nonsense"}', "nonsense"),
+        (b"\x81\xa4type\xa5hello", "missing"),
+    ],
+)
+def test_rubbish_is_refused_with_a_reason(data: bytes, reason: str) -> None:
+    with pytest.raises(codec.CodecError, match=reason):
+        codec.decode_for_broker(data)
+
+
+def test_a_newer_peers_fields_are_ignored() -> None:
+    request = codec.decode_for_broker(b'{"type":"status","id":"1","from_the_future":[1,2]}')
+    assert request == message.StatusRequest(id="1")
+
+
+def test_a_report_of_twenty_values_is_small() -> None:
+    feed = message.FeedTick("nodeinfo", 1234, 150, {f"value{number:02}": number for number in range(20)})
+    assert len(codec.encode(message.Report(17, [feed]))) < 340
+
+
+def test_lone_surrogates_have_no_bytes() -> None:
+    with pytest.raises(codec.CodecError, match="cannot encode"):
+        codec.encode(message.StatusRequest(id="\ud800"))
+
+
+def test_ticks_have_no_json_form() -> None:
+    with pytest.raises(codec.CodecError, match="MessagePack only"):
+        codec.encode_json(message.Heartbeat(1, {}))

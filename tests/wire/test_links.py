@@ -1,0 +1,283 @@
+"""Dealers and a Router on real sockets: keys, words, rubbish, forging, bounds."""
+
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+import zmq
+
+from tests.wire.conftest import Hub
+from xce.model.message import DOCUMENT_BYTES
+from xce.wire import keys
+from xce.wire.dealer import Dealer, LinkEvent, LinkState
+from xce.wire.router import ListenError, Router, Sent, Stranger
+
+
+def words(hub: Hub, dealer: Dealer, last: LinkState) -> list[LinkEvent]:
+    """The link's events until `last` is told."""
+    told: list[LinkEvent] = []
+
+    def arrived() -> bool:
+        told.extend(dealer.events())
+        return any(event.state is last for event in told)
+
+    hub.until(arrived)
+    return told
+
+
+def test_a_known_key_is_let_in_and_named_on_its_messages(hub: Hub) -> None:
+    dealer = hub.dealer(hub.tcp, hub.known_key("node17"), hub.key.public)
+    assert [event.state for event in words(hub, dealer, LinkState.READY)] == [
+        LinkState.CONNECTED,
+        LinkState.READY,
+    ]
+    assert dealer.send(b"\x90")
+    hub.until(lambda: bool(hub.got))
+    (peer, data), *rest = hub.got
+    assert (peer.user, data, rest) == ("node17", b"\x90", [])
+    assert peer.address.startswith("127.0.0.1:")
+    assert peer.uid == -1
+    assert hub.router.send(peer.routing_id, b"answer") is Sent.OK
+    hub.until(dealer.readable)
+    assert dealer.receive() == [b"answer"]
+
+
+def test_a_key_that_is_not_known_is_rejected_in_words(hub: Hub) -> None:
+    stranger = keys.new("stranger", "agent")
+    dealer = hub.dealer(hub.tcp, stranger, hub.key.public)
+    event = words(hub, dealer, LinkState.REJECTED)[-1]
+    assert event.final
+    assert "rejected by broker" in event.text
+    assert sum(hub.zap.refused.values()) == 1
+    assert hub.zap.news == [("127.0.0.1", stranger.public)]
+    assert not dealer.send(b"\x90"), "nothing may be queued for a link that will never be"
+    assert hub.got == []
+
+
+def test_a_wrong_broker_key_is_told_in_words_and_tried_again(hub: Hub) -> None:
+    other = keys.new("broker", "broker")
+    dealer = hub.dealer(hub.tcp, hub.known_key("node17"), other.public)
+    event = words(hub, dealer, LinkState.WRONG_KEY)[-1]
+    assert not event.final
+    assert "broker's key does not match" in event.text
+    before = hub.router.dropped["handshake"]
+    later: list[LinkEvent] = []
+
+    def two_attempts_later() -> bool:
+        later.extend(dealer.events())
+        return hub.router.dropped["handshake"] > before + 1
+
+    hub.until(two_attempts_later)
+    assert later == [], "a state is told once, not at each attempt"
+
+
+def test_a_plain_link_to_a_port_that_wants_keys_is_told_so(hub: Hub) -> None:
+    event = words(hub, hub.dealer(hub.tcp), LinkState.NOT_A_BROKER)[-1]
+    assert event.final
+    assert "may want keys" in event.text
+
+
+def test_a_port_where_nobody_listens_is_no_route(hub: Hub) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    dealer = hub.dealer(f"tcp://127.0.0.1:{port}", hub.known_key("a"), hub.key.public)
+    assert "nobody answers" in words(hub, dealer, LinkState.NO_ROUTE)[-1].text
+
+
+def test_a_link_comes_back_by_itself_and_tells_both_turns(hub: Hub) -> None:
+    dealer = hub.dealer(hub.tcp, hub.known_key("node17"), hub.key.public)
+    words(hub, dealer, LinkState.READY)
+    dealer.send(b"\x90")
+    hub.until(lambda: bool(hub.met))
+    hub.router.cut(hub.met[0].routing_id)
+    states = [event.state for event in words(hub, dealer, LinkState.READY)]
+    assert states == [LinkState.DISCONNECTED, LinkState.CONNECTED, LinkState.READY]
+
+
+def test_an_endpoint_that_is_none_is_refused_at_once(hub: Hub) -> None:
+    with pytest.raises(ValueError, match=r"cannot connect to 'broker\.example'.*tcp://HOST:PORT"):
+        Dealer("broker.example", context=hub.context)
+    with pytest.raises(ValueError, match="our key and the broker's"):
+        Dealer("tcp://127.0.0.1:1", broker_key=b"x" * 40, context=hub.context)
+
+
+def test_a_local_peer_is_known_by_its_user_and_process(hub: Hub) -> None:
+    dealer = hub.dealer(hub.local)
+    words(hub, dealer, LinkState.READY)
+    dealer.send(b"\x90")
+    hub.until(lambda: bool(hub.met))
+    assert hub.met[0] == Stranger(
+        hub.met[0].routing_id, "", f"uid {os.geteuid()} pid {os.getpid()}", os.geteuid()
+    )
+
+
+def test_the_local_socket_is_closed_to_others(hub: Hub, tmp_path: Path) -> None:
+    assert stat.S_IMODE((tmp_path / "b.sock").stat().st_mode) == 0o600
+
+
+def test_the_end_of_a_connection_is_told(hub: Hub) -> None:
+    dealer = hub.dealer(hub.tcp, hub.known_key("node17"), hub.key.public)
+    words(hub, dealer, LinkState.READY)
+    dealer.send(b"\x90")
+    hub.until(lambda: bool(hub.met))
+    dealer.close()
+    hub.until(lambda: bool(hub.ended))
+    assert hub.ended == hub.met
+    assert len(hub.router) == 0
+    assert hub.router.send(hub.met[0].routing_id, b"x") is Sent.GONE
+
+
+def test_a_peer_that_is_cut_is_served_no_more(hub: Hub) -> None:
+    dealer = hub.dealer(hub.tcp, hub.known_key("node17"), hub.key.public)
+    words(hub, dealer, LinkState.READY)
+    dealer.send(b"\x90")
+    hub.until(lambda: bool(hub.got))
+    del hub.known[next(iter(hub.known))]  # revoked: it may not come back either
+    hub.router.cut(hub.met[0].routing_id)
+    words(hub, dealer, LinkState.REJECTED)
+    assert len(hub.got) == 1
+
+
+def test_several_frames_cannot_forge_another_peers_message(hub: Hub) -> None:
+    """Without the check of RCVMORE, [body][routing id of B][body] is two messages, the second from B."""
+    good = hub.dealer(hub.local)
+    words(hub, good, LinkState.READY)
+    good.send(b"first")
+    hub.until(lambda: bool(hub.got))
+    victim = hub.met[0]
+    forger = hub.context.socket(zmq.DEALER)
+    forger.linger = 0
+    forger.connect(hub.local)
+    forger.send_multipart([b"mine", victim.routing_id, b"forged"])
+    forger.send(b"\x90")
+    hub.until(lambda: len(hub.got) >= 2)
+    assert [(peer.routing_id == victim.routing_id, data) for peer, data in hub.got] == [
+        (True, b"first"),
+        (False, b"\x90"),
+    ]
+    assert hub.router.dropped["frames"] == 1
+    forger.close()
+
+
+def test_a_peer_that_chose_its_own_routing_id_is_not_served(hub: Hub) -> None:
+    squatter = hub.context.socket(zmq.DEALER)
+    squatter.linger = 0
+    squatter.routing_id = b"node17"
+    squatter.connect(hub.local)
+    squatter.send(b"\x90")
+    hub.until(lambda: hub.router.dropped["identity"] == 1)
+    assert hub.got == []
+    squatter.close()
+
+
+BAD_FRAMES = [
+    [b""],
+    [b"\x01"],
+    [b"", b"\x01"],
+    [b"\x01", b"\x02", b"\x03", b"\x04", b"\x05", b"\x06", b"\x07", b"\x08"],
+    [b"\xff", b"", b"\xff"],
+    [b"{}"],
+]
+BAD_STREAMS = [b"GET / HTTP/1.1\r\nHost: x\r\n", bytes.fromhex("160301020001000001fc0303")]
+
+
+def test_rubbish_on_the_port_is_dropped_and_a_good_peer_is_answered(hub: Hub) -> None:
+    """C-MSG-04: each of its inputs twenty times, on the local and the CURVE endpoint."""
+    good = hub.dealer(hub.tcp, hub.known_key("good"), hub.key.public)
+    words(hub, good, LinkState.READY)
+    port = int(hub.tcp.rsplit(":", 1)[1])
+    streams: list[socket.socket] = []
+    for _ in range(20):
+        for stream in BAD_STREAMS:
+            streams.append(socket.create_connection(("127.0.0.1", port)))
+            streams[-1].sendall(stream)
+        for frames in BAD_FRAMES:
+            bad = hub.context.socket(zmq.DEALER)
+            bad.linger = 1000
+            bad.connect(hub.local)
+            bad.send_multipart(frames)
+            bad.close()
+        good.send(b"\x90")
+        asked = time.monotonic()
+        hub.until(lambda: any(peer.user == "good" for peer, _ in hub.got), within_s=5)
+        assert time.monotonic() - asked < 5
+        hub.got = [(peer, data) for peer, data in hub.got if peer.user != "good"]
+    hub.until(lambda: hub.router.dropped["frames"] == 20 * 3)
+    hub.until(lambda: len(hub.got) == 20 * 3)  # what one frame holds is the codec's to refuse
+    hub.until(lambda: hub.router.dropped["silent"] >= 20 * 2)
+    for stream_socket in streams:
+        stream_socket.close()
+
+
+def test_a_message_that_is_too_long_costs_its_sender_the_connection_and_nobody_else(hub: Hub) -> None:
+    good = hub.dealer(hub.local)
+    greedy = hub.dealer(hub.local)
+    for dealer in (good, greedy):
+        words(hub, dealer, LinkState.READY)
+    greedy.send(b"\x81" + b"\0" * DOCUMENT_BYTES)
+    words(hub, greedy, LinkState.DISCONNECTED)
+    good.send(b"\x90")
+    hub.until(lambda: bool(hub.got))
+    assert [data for _, data in hub.got] == [b"\x90"]
+
+
+def test_a_peer_that_does_not_read_is_full_and_holds_up_nobody(hub: Hub) -> None:
+    deaf = hub.dealer(hub.local)
+    words(hub, deaf, LinkState.READY)
+    deaf.send(b"\x90")
+    hub.until(lambda: bool(hub.met))
+    answers = [hub.router.send(hub.met[0].routing_id, b"x" * 100_000) for _ in range(3000)]
+    assert answers[0] is Sent.OK
+    assert answers[-1] is Sent.FULL
+
+
+@pytest.mark.parametrize(
+    ("listen", "local", "words"),
+    [
+        (["ipc:///x"], "", "expected tcp://ADDRESS:PORT"),
+        (["tcp://nonsense"], "", "cannot listen on tcp://nonsense"),
+        ([], "/nowhere/at/all/b.sock", "cannot use /nowhere/at/all"),
+        ([], "/" + "x" * 120, "longer than 107 bytes"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_used_is_refused_in_words(
+    listen: list[str], local: str, words: str
+) -> None:
+    with zmq.Context() as context, pytest.raises(ListenError, match=words):
+        Router(
+            listen=listen,
+            local=local,
+            key=keys.new("broker", "broker"),
+            admit=lambda stranger: stranger,
+            gone=lambda stranger: None,
+            context=context,
+        )
+
+
+def test_a_directory_that_others_can_write_in_is_not_trusted(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with zmq.Context() as context, pytest.raises(ListenError, match="others can write in it"):
+        Router(
+            listen=[],
+            local=str(tmp_path / "b.sock"),
+            key=None,
+            admit=lambda stranger: stranger,
+            gone=lambda stranger: None,
+            context=context,
+        )
+
+
+def test_tcp_without_keys_is_not_offered() -> None:
+    with zmq.Context() as context, pytest.raises(ListenError, match="xce-broker key new"):
+        Router(
+            listen=["tcp://127.0.0.1:*"],
+            local="",
+            key=None,
+            admit=lambda stranger: stranger,
+            gone=lambda stranger: None,
+            context=context,
+        )

@@ -1,0 +1,81 @@
+"""Bytes to messages and back, and nothing else: no socket, no meaning, no state.
+
+The first byte tells the three forms apart: `{` is a JSON document, the head of a MessagePack array a tick,
+everything else a MessagePack document. Whatever the bytes are, decoding gives a message or raises
+`CodecError`.
+"""
+
+import msgspec
+
+from xce.model.message import DOCUMENT_BYTES, TICK_BYTES, FromBroker, Heartbeat, Report, Tick, ToBroker
+
+_BRACE = 0x7B
+_ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
+"""Heads of MessagePack arrays (specification, "array format family")."""
+
+_REFUSALS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, MemoryError)
+
+_tick = msgspec.msgpack.Decoder(Tick).decode
+_to_broker = msgspec.msgpack.Decoder(ToBroker).decode
+_to_broker_json = msgspec.json.Decoder(ToBroker).decode
+_from_broker = msgspec.msgpack.Decoder(FromBroker).decode
+_from_broker_json = msgspec.json.Decoder(FromBroker).decode
+_encode = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
+
+
+class CodecError(Exception):
+    """Bytes that are no message, or a message that has no bytes; `reason` says why in a few words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def is_json(data: bytes) -> bool:
+    """Whether the sender speaks JSON and should be answered in it."""
+    return data[:1] == b"{"
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """The MessagePack form of a tick or document; raises `CodecError` for what has none (lone surrogates)."""
+    try:
+        return _encode(message)
+    except _REFUSALS as error:
+        raise CodecError(f"cannot encode {type(message).__name__}: {error}") from error
+
+
+def encode_json(document: msgspec.Struct) -> bytes:
+    """The JSON form of a document; ticks have none."""
+    if isinstance(document, Report | Heartbeat):
+        raise CodecError(f"cannot encode {type(document).__name__} as JSON: ticks are MessagePack only")
+    try:
+        return _encode_json(document)
+    except _REFUSALS as error:
+        raise CodecError(f"cannot encode {type(document).__name__}: {error}") from error
+
+
+def decode_for_broker(data: bytes) -> Tick | ToBroker:
+    """What a peer says to the broker; raises `CodecError`."""
+    head = data[0] if data else 0
+    size = len(data)
+    try:
+        if head in _ARRAYS:
+            if size > TICK_BYTES:
+                raise CodecError(f"tick of {size} bytes, more than {TICK_BYTES}")
+            return _tick(data)
+        if size > DOCUMENT_BYTES:
+            raise CodecError(f"document of {size} bytes, more than {DOCUMENT_BYTES}")
+        if head == _BRACE:
+            return _to_broker_json(data)
+        return _to_broker(data)
+    except _REFUSALS as error:
+        raise CodecError(str(error) or type(error).__name__) from error
+
+
+def decode_from_broker(data: bytes) -> FromBroker:
+    """What the broker says to a peer, in either encoding; raises `CodecError`."""
+    try:
+        return _from_broker_json(data) if data[:1] == b"{" else _from_broker(data)
+    except _REFUSALS as error:
+        raise CodecError(str(error) or type(error).__name__) from error

@@ -1,0 +1,228 @@
+"""One end of a link to the broker: an agent's, a controller's, a command's.
+
+A socket with bounds on everything, and its monitor's events in words. No thread of ours, no waiting, no
+protocol: the owner polls `fileno()` and `monitor_fileno()`. `fileno()` is ZeroMQ's edge: after it fires,
+after each `send` and after each `receive`, ask `readable()` before sleeping again.
+
+A link that was rejected, or that met no XCE broker, does not try again by itself (libzmq gives a session up
+after a protocol error): `LinkEvent.final` says so, and the owner closes it and makes a new one after a while.
+"""
+
+import errno
+import os
+import random
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+
+import zmq
+
+from xce.wire.keys import KeyPair
+
+SEND_QUEUE = 1000
+RECEIVE_QUEUE = 1000
+"""Messages; when full, `send` refuses, and TCP holds the broker back."""
+FROM_BROKER_BYTES = 64 << 20
+CONNECT_TIMEOUT_MS = 5_000
+HANDSHAKE_TIMEOUT_MS = 10_000
+KEEPALIVE_S, KEEPALIVE_PROBES = 15, 3
+RETRY_S = (0.5, 6.0)
+"""A link's own first retry interval is drawn from this span, so that thousands do not come back at once."""
+LONGEST_RETRY_S = 15.0
+
+_EVENTS = (
+    zmq.EVENT_CONNECT_DELAYED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_CONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+)
+
+
+class LinkState(StrEnum):
+    """What is known of a link."""
+
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    """The broker's host has answered; keys are being exchanged."""
+    READY = "ready"
+    REJECTED = "rejected by broker"
+    WRONG_KEY = "broker's key does not match"
+    NOT_A_BROKER = "no XCE broker at this address"
+    NO_ROUTE = "no route"
+    DISCONNECTED = "disconnected"
+
+
+@dataclass(frozen=True)
+class LinkEvent:
+    """A change of a link. `text` is for people and names the endpoint."""
+
+    state: LinkState
+    text: str
+    final: bool = False
+    """The socket will not try again."""
+
+
+class Dealer:
+    """A link to one broker endpoint (`tcp://HOST:PORT` or `ipc://PATH`); connects at once and in the
+    background.
+
+    `key` and `broker_key` (Z85) go together; without them the link is plain, as it should be on `ipc://`
+    only. Raises `ValueError` for an endpoint that is none.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        key: KeyPair | None = None,
+        broker_key: bytes | None = None,
+        retry_s: tuple[float, float] = RETRY_S,
+        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+    ) -> None:
+        if (key is None) != (broker_key is None):
+            raise ValueError("cannot connect: give our key and the broker's, or none of the two")
+        self.endpoint = endpoint
+        self.dropped = 0
+        """Messages from the broker with a wrong number of frames."""
+        self._state = LinkState.CONNECTING
+        self._lost = False
+        """The connection has just ended, and no new attempt has been made yet."""
+        self._secured = key is not None
+        self._socket = (context or zmq.Context.instance()).socket(zmq.DEALER)
+        _bound(self._socket, retry_s)
+        if key is not None and broker_key is not None:
+            self._socket.curve_serverkey = broker_key
+            self._socket.curve_publickey = key.public
+            self._socket.curve_secretkey = key.secret
+        self._monitor = self._socket.get_monitor_socket(_EVENTS)
+        self._monitor.linger = 0
+        try:
+            self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise ValueError(
+                f"cannot connect to {endpoint!r}: {error.strerror}; use tcp://HOST:PORT or ipc://PATH"
+            ) from error
+
+    @property
+    def state(self) -> LinkState:
+        """The newest state that `events` has told."""
+        return self._state
+
+    def fileno(self) -> int:
+        """Descriptor that becomes readable when messages may have come (edge-triggered, see above)."""
+        return cast("int", self._socket.getsockopt(zmq.FD))
+
+    def monitor_fileno(self) -> int:
+        """Descriptor that becomes readable when `events` may have something (edge-triggered)."""
+        return cast("int", self._monitor.getsockopt(zmq.FD))
+
+    def readable(self) -> bool:
+        """Whether a message is waiting."""
+        return bool(cast("int", self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def send(self, data: bytes) -> bool:
+        """Queue one message; False when the link is not ready or its queue is full."""
+        try:
+            self._socket.send(data, zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def receive(self, limit: int = 512) -> list[bytes]:
+        """At most `limit` waiting messages."""
+        messages: list[bytes] = []
+        receive, socket = self._socket.recv, self._socket
+        try:
+            while len(messages) < limit:
+                data = receive(zmq.NOBLOCK)
+                if socket.getsockopt(zmq.RCVMORE):
+                    while socket.getsockopt(zmq.RCVMORE):
+                        receive(zmq.NOBLOCK)
+                    self.dropped += 1
+                else:
+                    messages.append(data)
+        except zmq.Again:
+            pass
+        return messages
+
+    def events(self) -> list[LinkEvent]:
+        """What has happened to the link since the last call, oldest first; each change is told once."""
+        changes: list[LinkEvent] = []
+        try:
+            while True:
+                event, value = struct.unpack("=hi", self._monitor.recv(zmq.NOBLOCK)[:6])
+                self._monitor.recv(zmq.NOBLOCK)  # the endpoint
+                change = self._in_words(event, value)
+                if change and change.state is not self._state:
+                    self._state = change.state
+                    changes.append(change)
+        except zmq.Again:
+            return changes
+
+    def close(self) -> None:
+        """Close the link; unsent messages are dropped. May be called twice."""
+        if not self._socket.closed:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close(linger=0)
+
+    def _in_words(self, event: int, value: int) -> LinkEvent | None:
+        """The meaning of one monitor event; None where it adds nothing to what has been told."""
+        # The first "retried" after a loss only says that an attempt is planned; later ones, that it failed.
+        lost, self._lost = self._lost, event == zmq.EVENT_DISCONNECTED
+        match event:
+            case zmq.EVENT_CONNECTED if self._state not in {LinkState.WRONG_KEY, LinkState.NOT_A_BROKER}:
+                return LinkEvent(LinkState.CONNECTED, f"connected to {self.endpoint}, exchanging keys")
+            case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                return LinkEvent(LinkState.READY, f"linked to {self.endpoint}")
+            case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                text = f"rejected by broker {self.endpoint}: it does not know our key, or has revoked it"
+                return LinkEvent(LinkState.REJECTED, text, final=True)
+            case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                text = f"{self.endpoint} does not answer like an XCE broker" + (
+                    "" if self._secured else "; it may want keys"
+                )
+                return LinkEvent(LinkState.NOT_A_BROKER, text, final=True)
+            case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL if self._secured and value in {
+                errno.EPIPE,
+                errno.ECONNRESET,
+            }:
+                # A CURVE server that cannot open our hello closes without a word (RFC 26).
+                text = f"broker's key does not match: {self.endpoint} closed the link during the key exchange"
+                return LinkEvent(LinkState.WRONG_KEY, text)
+            case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                text = f"{self.endpoint} did not finish the handshake: {os.strerror(value)}"
+                return LinkEvent(LinkState.NOT_A_BROKER, text)
+            case zmq.EVENT_DISCONNECTED if self._state in {LinkState.READY, LinkState.CONNECTED}:
+                return LinkEvent(LinkState.DISCONNECTED, f"link to {self.endpoint} is down, trying again")
+            case zmq.EVENT_CONNECT_RETRIED if not lost:
+                return LinkEvent(
+                    LinkState.NO_ROUTE, f"no route to {self.endpoint}: nobody answers there, trying again"
+                )
+            case _:
+                return None
+
+
+def _bound(socket: "zmq.Socket[bytes]", retry_s: tuple[float, float]) -> None:
+    """Set every limit of a client's socket. It sets no identity: the broker's ROUTER gives one per
+    connection.
+    """
+    socket.linger = 0
+    socket.sndhwm, socket.rcvhwm = SEND_QUEUE, RECEIVE_QUEUE
+    socket.maxmsgsize = FROM_BROKER_BYTES
+    socket.immediate = 1  # nothing is queued for a link that is not ready: a tick of yesterday helps nobody
+    socket.connect_timeout = CONNECT_TIMEOUT_MS
+    socket.handshake_ivl = HANDSHAKE_TIMEOUT_MS
+    socket.reconnect_ivl = max(1, int(random.uniform(*retry_s) * 1000))  # noqa: S311 - spreads load, no secret
+    socket.reconnect_ivl_max = int(max(LONGEST_RETRY_S, retry_s[1]) * 1000)
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = socket.tcp_keepalive_intvl = KEEPALIVE_S
+    socket.tcp_keepalive_cnt = KEEPALIVE_PROBES
+    socket.tcp_maxrt = KEEPALIVE_S * KEEPALIVE_PROBES * 1000
+    socket.ipv6 = 1
