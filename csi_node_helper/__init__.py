@@ -1,0 +1,1 @@
+"""The helper program that speaks CSI to vendor node plugins (to come)."""

@@ -1,0 +1,20 @@
+"""What every test can rely on: the markers of pyproject.toml mean what they say.
+
+`root` is skipped without root, `vm` unless `--vm` is given; both say so.
+"""
+
+import os
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--vm", action="store_true", help="also run the tests that boot a virtual machine")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("root") and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="needs root"))
+        if item.get_closest_marker("vm") and not config.getoption("--vm"):
+            item.add_marker(pytest.mark.skip(reason="boots a virtual machine: give --vm"))

@@ -1,0 +1,60 @@
+"""What is in the tree is in the package: nothing is dropped behind the links."""
+
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.project import tree
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """A wheel built from a copy of the tree, without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = tree.copy_to(folder / "tree")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-build-isolation",
+        "--no-deps",
+        "-w",
+        str(folder),
+        ".",
+    ]
+    environment = os.environ | {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_a_wheel_holds_exactly_the_files_of_the_rooms(wheel: zipfile.ZipFile) -> None:
+    wanted = {f"xce/{path}" for path in tree.tracked(*tree.ROOMS)}
+    assert {name for name in wheel.namelist() if ".dist-info/" not in name} == wanted
+
+
+def test_programs_stay_executable_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    programs = [path for path in tree.tracked(*tree.ROOMS) if os.access(tree.ROOT / path, os.X_OK)]
+    modes = {path: wheel.getinfo(f"xce/{path}").external_attr >> 16 for path in programs}
+    assert [str(path) for path, mode in modes.items() if not mode & stat.S_IXUSR] == []
+
+
+def test_the_pinned_versions_satisfy_the_declared_dependencies() -> None:
+    text = Path(tree.ROOT / "requirements-dev.txt").read_text()
+    pins = dict(line.split("==") for line in text.splitlines() if "==" in line)
+    project = tree.pyproject()["project"]
+    for dependency in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        name, _, least = dependency.partition(">=")
+        assert name in pins, f"{name} is not pinned in requirements-dev.txt"
+        assert _version(pins[name]) >= _version(least or "0")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
