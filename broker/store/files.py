@@ -1,0 +1,270 @@
+"""The files of the SQLite store: which there are, who has them open, and whether they are whole.
+
+    facts.db, facts.db-wal, facts.db-shm   the database
+    facts.head                             the last revision recorded, as text, not synced: evidence
+    facts.lock                             locked by the broker that runs, with its pid
+
+`facts.db` is made under another name and renamed when complete, so that one that is empty or has no tables
+was damaged later. `facts.head` is written after each commit: a database that ends before it has lost facts.
+Nothing here repairs or deletes: what is damaged is refused, or kept aside when an admin accepts that.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xce.broker.store import Damaged, InUse, StoreError, TooNew
+
+STEPS: Sequence[str] = (
+    """
+    CREATE TABLE facts (revision INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE answers (
+        number INTEGER PRIMARY KEY,  -- in order of arrival; appended, never looked up by op_id
+        op_id TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        answer BLOB NOT NULL,
+        revision INTEGER NOT NULL    -- the last one when it was given
+    );
+    CREATE TABLE trial (filler BLOB NOT NULL);  -- written to see whether writing works again
+    INSERT INTO trial VALUES (x'00');
+    """,
+)
+"""Step n takes the schema from version n to n + 1. Add steps; never change one that was released."""
+
+BUSY_S = 2.0
+"""How long another program's lock on the database (an admin's sqlite3) is waited for."""
+
+
+class Place:
+    """The names of the files in one state directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.base = directory / "facts.db"
+        self.wal = directory / "facts.db-wal"
+        self.head = directory / "facts.head"
+        self.lock = directory / "facts.lock"
+
+    def pieces(self) -> Iterator[tuple[Path, str]]:
+        """The database's files that exist, with their suffixes."""
+        for suffix in ("", "-wal", "-shm"):
+            path = self.directory / f"facts.db{suffix}"
+            if path.exists():
+                yield path, suffix
+
+
+def lock(place: Place) -> int:
+    """Take the directory for this process; the descriptor holds the lock. Raises `InUse`, `StoreError`."""
+    try:
+        descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreError(f"cannot open {place.lock}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 32, 0).strip()
+        os.close(descriptor)
+        pid = int(text) if text.isdigit() else 0
+        raise InUse(
+            f"cannot open the store in {place.directory}: the broker with pid {pid or 'unknown'} has it open",
+            pid,
+        ) from None
+    with contextlib.suppress(OSError):  # a full disk: the lock counts, the pid is only for the message
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    return descriptor
+
+
+def ready(place: Place, *, start_empty: bool, steps: Sequence[str]) -> None:
+    """See to it that a whole database of the newest schema is there. The caller holds the lock."""
+    try:
+        if place.base.exists() or _remains(place):
+            check(place.base, known=len(steps), at_least=read_head(place))
+            _migrate(place.base, steps)
+            return
+    except Damaged:
+        if not start_empty:
+            raise
+        set_aside(place)
+    _create(place, steps)
+
+
+def check(base: Path, *, known: int, at_least: int = 0) -> int:
+    """The last revision of a whole database. Raises `Damaged`, `TooNew`, `StoreError`; changes nothing.
+
+    `known` is the newest schema that is understood, `at_least` the revision that is known to have been there.
+    """
+    # Before SQLite sees it: beside a database of 0 bytes it deletes the write-ahead log, and what is in it.
+    if not base.exists() or base.stat().st_size == 0:
+        what = "is empty" if base.exists() else "is missing"
+        raise damaged(base, f"{what}, and facts were recorded (at least {at_least})")
+    with reading(base) as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > known:
+            raise TooNew(
+                f"cannot open {base}: it has schema {version}, this version knows up to {known}; "
+                "start the newer version of the broker, or restore a backup that was made with this one"
+            )
+        if version < 1:
+            raise damaged(base, "is no store of XCE's")
+        problems = [text for (text,) in connection.execute("PRAGMA quick_check(3)")]
+        if problems != ["ok"]:
+            raise damaged(base, "; ".join(line for text in problems for line in text.splitlines()))
+        last: int = connection.execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
+    if last < at_least:
+        head = base.with_suffix(".head")
+        raise Damaged(
+            f"{base} ends at revision {last}, and {head} shows that {at_least} was recorded: facts are lost. "
+            f"Bring back a copy with 'xce-broker restore FILE', or remove {head} to go on with what is left"
+        )
+    return last
+
+
+@contextlib.contextmanager
+def reading(base: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that only reads, beside the one that writes. SQLite's errors become `StoreError`s."""
+    try:
+        uri = base.absolute().as_uri() + "?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
+            raise damaged(base, str(error)) from error
+        raise StoreError(f"cannot read {base}: {error} ({name})") from error
+
+
+def damaged(base: Path, what: str) -> Damaged:
+    """The error for a damaged database, with the ways out."""
+    return Damaged(
+        f"{base} is damaged: {what}. Bring back a copy with 'xce-broker restore FILE'; or, accepting that "
+        "every drain, hold and key is forgotten, start once with --start-empty (the files are kept aside)"
+    )
+
+
+def set_aside(place: Place) -> Path:
+    """Rename the database's files, so that nothing of them is lost; gives the new name."""
+    stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+    number = 0
+    while (aside := place.directory / f"facts.db.damaged-{stamp}.{number}").exists():
+        number += 1
+    for path, suffix in list(place.pieces()):
+        path.rename(f"{aside}{suffix}")
+    with contextlib.suppress(FileNotFoundError):
+        place.head.rename(f"{aside}.head")
+    return aside
+
+
+def restore(directory: Path, copy: Path) -> int:
+    """Put a backup in the place of the database, which is kept aside; gives its last revision.
+
+    The broker must not run (`InUse`). A damaged copy is refused and changes nothing.
+    """
+    place = Place(directory)
+    descriptor = lock(place)
+    try:
+        last = check(copy, known=len(STEPS))
+        new = copy_database(copy, place.base.with_suffix(".new"))
+        set_aside(place)
+        new.rename(place.base)
+        sync_directory(directory)
+        write_head(place, last)
+        return last
+    finally:
+        os.close(descriptor)
+
+
+def copy_database(base: Path, target: Path) -> Path:
+    """A consistent copy, synced, by SQLite's online backup; other connections go on meanwhile."""
+    with reading(base) as source, _making(target) as connection:
+        source.backup(connection)
+        connection.execute("PRAGMA journal_mode = DELETE")
+    return target
+
+
+def _create(place: Place, steps: Sequence[str]) -> None:
+    new = place.base.with_suffix(".new")
+    with _making(new) as connection:
+        _take_steps(connection, steps)
+    new.rename(place.base)
+    sync_directory(place.directory)
+    write_head(place, 0)
+
+
+def _migrate(base: Path, steps: Sequence[str]) -> None:
+    try:
+        with contextlib.closing(sqlite3.connect(base, isolation_level=None, timeout=BUSY_S)) as connection:
+            connection.execute("PRAGMA synchronous = FULL")
+            _take_steps(connection, steps)
+    except sqlite3.Error as error:
+        raise StoreError(
+            f"cannot bring {base} to schema {len(steps)}: {error}; nothing was changed"
+        ) from error
+
+
+def _take_steps(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
+    """Each step in a transaction of its own, with the number of the version it leads to."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for number in range(version, len(steps)):
+        connection.executescript(f"BEGIN; {steps[number]}; PRAGMA user_version = {number + 1}; COMMIT")
+
+
+@contextlib.contextmanager
+def _making(path: Path) -> Iterator[sqlite3.Connection]:
+    """A new database file of mode 0600, synced at the end; a failure leaves no file."""
+    try:
+        path.unlink(missing_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous = FULL")
+            yield connection
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except (OSError, sqlite3.Error) as error:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise StoreError(f"cannot make {path}: {error}") from error
+
+
+def _remains(place: Place) -> bool:
+    """Whether something shows that a database was here, although it is not."""
+    return read_head(place) > 0 or (place.wal.exists() and place.wal.stat().st_size > 0)
+
+
+def read_head(place: Place) -> int:
+    """The revision that `facts.head` shows; 0 when there is none or it cannot be read."""
+    try:
+        return int(place.head.read_text("ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def write_head(place: Place, revision: int) -> None:
+    """Set `facts.head`. Not synced, and never an obstacle: it is evidence, not truth."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(place.head, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, head_text(revision), 0)
+        finally:
+            os.close(descriptor)
+
+
+def head_text(revision: int) -> bytes:
+    """The content of `facts.head`; always of the same length, so that it can be written in place."""
+    return b"%020d\n" % revision
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
