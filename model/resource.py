@@ -5,12 +5,13 @@ The cluster's `resources.yaml` declares types; a reporter's NAME.yaml may declar
 """
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 
-from xce.model.value import Value, is_finite
+from xce.model.value import Value, digest_of, is_finite
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*")
 NAME_BYTES = 63
@@ -115,6 +116,12 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise ValueError(f"{self.name}: minimum {self.minimum:g} is above maximum {self.maximum:g}")
         if self.max_step is not None and self.max_step <= 0:
             raise ValueError(f"{self.name}: max_step must be above 0")
+
+
+def types_digest(types: Iterable[ResourceType]) -> str:
+    """16 hex digits over a set of types, whatever their order: what `Hello.types` compares."""
+    ordered = sorted(types, key=lambda kind: kind.name)
+    return digest_of([msgspec.to_builtins(kind) for kind in ordered])
 
 
 def name_problem(name: str) -> str:
