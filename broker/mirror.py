@@ -6,8 +6,10 @@ that can be kept. A message that does not fit (a part out of order, a delta that
 `OutOfStep` and leaves the mirror as it was: take a new snapshot.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import TypeVar
+
+import msgspec
 
 from xce.model.instance import Inventory, reference
 from xce.model.message import (
@@ -85,19 +87,30 @@ class Mirror:
             self._forget_bodies(removed | changed.keys())
 
     def inventory(self, key: str, reporter: str) -> Inventory | None:
-        """The body that was fetched last, if there is one; `wanted` says if it is old."""
-        held = self._bodies.get((key, reporter))
-        return held[1] if held else None
+        """The body that was fetched last, if there is one; `wanted` says if it is old.
+
+        Generation and completeness can change without the body; they are those of the map.
+        """
+        digest, body = self._bodies.get((key, reporter), ("", None))
+        view = self.locations.get(key)
+        ref = view.inventories.get(reporter) if view else None
+        if body is None or ref is None or ref.digest != digest:
+            return body
+        return msgspec.structs.replace(body, generation=ref.generation, complete=ref.complete)
 
     def bodies(self) -> Mapping[tuple[str, str], tuple[str, Inventory]]:
         """All bodies held, by location and reporter, each with its digest."""
         return self._bodies
 
-    def wanted(self) -> dict[str, list[str]]:
-        """Inventories whose body is missing or old, in the form of `InventoriesRequest.wanted`."""
+    def wanted(self, keys: Iterable[str] | None = None) -> dict[str, list[str]]:
+        """Inventories whose body is missing or old, in the form of `InventoriesRequest.wanted`.
+
+        `keys` bounds the search to some locations; None: all.
+        """
         missing: dict[str, list[str]] = {}
-        for key, view in self.locations.items():
-            for reporter, ref in view.inventories.items():
+        for key in self.locations if keys is None else keys:
+            view = self.locations.get(key)
+            for reporter, ref in view.inventories.items() if view else ():
                 held = self._bodies.get((key, reporter))
                 if held is None or held[0] != ref.digest:
                     missing.setdefault(key, []).append(reporter)

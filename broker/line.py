@@ -1,0 +1,213 @@
+"""A client's line to the broker: conversations above, one `Dealer` below, and nothing that waits.
+
+`pump` moves what can be moved now; the shells (`client.py`, `client_async.py`) decide how to wait between two
+pumps. A dealer that gave up (a rejected key, no XCE broker at the address) is made anew after a while.
+What is known of the link is kept in words, because they are what a user needs when no answer comes.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from xce.broker.session import (
+    BrokerError,
+    BrokerRefused,
+    BrokerUnreachable,
+    Conversation,
+    LinkNews,
+    Request,
+)
+from xce.model.message import Answer, Failed, Refused
+from xce.wire import codec
+from xce.wire.dealer import Dealer, LinkEvent, LinkState
+from xce.wire.keys import KeyPair
+
+RETRY_S = (0.05, 0.5)
+"""Clients are few: they come back sooner than agents."""
+REMAKE_S = 2.0
+DEFINITE = frozenset({LinkState.REJECTED, LinkState.WRONG_KEY, LinkState.NOT_A_BROKER})
+"""States that waiting will hardly heal: a command tells them at once."""
+
+C = TypeVar("C", bound=Conversation)
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where the broker is, and with which keys. Without keys only `ipc://PATH` makes sense."""
+
+    endpoint: str
+    key: KeyPair | None = None
+    broker_key: bytes | None = None
+    """Z85."""
+
+
+class Line:
+    """The conversations of one client; `clock` is monotonic, in seconds."""
+
+    def __init__(self, broker: Broker, *, clock: Callable[[], float], json: bool = False) -> None:
+        """Raises ValueError for an endpoint that is none."""
+        self.broker = broker
+        self.up = False
+        self.refused: Refused | None = None
+        """The broker does not serve us at all, and says why."""
+        self.rubbish = 0
+        """Messages that this version cannot read."""
+        self._clock, self._encode = clock, codec.encode_json if json else codec.encode
+        self._dealer: Dealer | None = self._connect()
+        self._remake_at = 0.0
+        self._news = LinkEvent(LinkState.CONNECTING, f"connecting to {broker.endpoint}")
+        self._open: list[Conversation] = []
+        self._unsent: list[Request] = []
+
+    def begin(self, conversation: C) -> C:
+        """Start a conversation."""
+        self._open.append(conversation)
+        if self.up:
+            conversation.link(LinkNews(True, self._news.text))
+        return conversation
+
+    def end(self, conversation: Conversation) -> None:
+        """Forget a conversation; answers that still come for it are dropped. May be called twice."""
+        if conversation in self._open:
+            self._open.remove(conversation)
+
+    def say(self, request: Request) -> None:
+        """Send something that has no answer, if the link is up."""
+        if self.up:
+            self._unsent.append(request)
+
+    def descriptors(self) -> tuple[int, ...]:
+        """What to wait on for reading between two pumps."""
+        return (self._dealer.fileno(), self._dealer.monitor_fileno()) if self._dealer else ()
+
+    def pump(self) -> bool:
+        """Move everything that can be moved now; whether anything came."""
+        now = self._clock()
+        if self._dealer is None:
+            if now < self._remake_at:
+                return False
+            self._dealer = self._connect()
+        dealer = self._dealer
+        events = dealer.events()
+        if self._look(events, now):
+            return True
+        frames = dealer.receive()
+        for frame in frames:
+            self._take(frame)
+        for conversation in self._open:
+            conversation.tick(now)
+        self._send(dealer)
+        return bool(events or frames) or dealer.readable()
+
+    def definite(self) -> bool:
+        """Whether the link has failed for a reason that waiting will hardly heal."""
+        return self.refused is not None or self._news.state in DEFINITE
+
+    def problem(self, waited_s: float) -> BrokerError:
+        """What to raise when no answer has come."""
+        if self.refused is not None:
+            return BrokerRefused(self.refused.code, self.refused.message, self.refused.hint)
+        endpoint = self.broker.endpoint
+        if self.up:
+            return BrokerUnreachable(
+                f"the broker at {endpoint} is linked, but has not answered within {waited_s:g} s",
+                "see its log, and `xce-broker status`",
+            )
+        if problem := _socket_problem(endpoint):
+            return BrokerUnreachable(*problem)
+        return BrokerUnreachable(
+            f"cannot reach the broker: {self._news.text}", _HINTS.get(self._news.state, "")
+        )
+
+    def close(self) -> None:
+        """Close the link; may be called twice."""
+        if self._dealer is not None:
+            self._dealer.close()
+            self._dealer = None
+        self._remake_at = float("inf")
+        self.up = False
+
+    # ------------------------------------------------------------------------------------- internals
+
+    def _connect(self) -> Dealer:
+        broker = self.broker
+        return Dealer(broker.endpoint, key=broker.key, broker_key=broker.broker_key, retry_s=RETRY_S)
+
+    def _look(self, events: list[LinkEvent], now: float) -> bool:
+        """Take what happened to the link; whether the dealer has given up and is closed."""
+        for event in events:
+            self._news = event
+            up = event.state is LinkState.READY
+            if up or event.state not in {LinkState.CONNECTING, LinkState.CONNECTED}:
+                self._tell(LinkNews(up, event.text))
+            if event.final and self._dealer is not None:
+                self._dealer.close()
+                self._dealer, self._remake_at = None, now + REMAKE_S
+        return self._dealer is None
+
+    def _tell(self, news: LinkNews) -> None:
+        self.up = news.up
+        self._unsent.clear()
+        for conversation in self._open:
+            conversation.link(news)
+
+    def _take(self, frame: bytes) -> None:
+        try:
+            message = codec.decode_from_broker(frame)
+        except codec.CodecError:
+            self.rubbish += 1
+            return
+        if isinstance(message, Refused):
+            self.refused = message
+        if not isinstance(message, Answer):
+            return
+        for conversation in self._open:
+            if message.id in conversation.waits_for():
+                conversation.take(message)
+                return
+
+    def _send(self, dealer: Dealer) -> None:
+        for conversation in self._open:
+            self._unsent += conversation.to_send
+            conversation.to_send.clear()
+        while self._unsent and self.up:
+            try:
+                data = self._encode(self._unsent[0])
+            except codec.CodecError as error:
+                self._answer_ourselves(self._unsent.pop(0).id, str(error))
+                continue
+            if not dealer.send(data):
+                break
+            del self._unsent[0]
+
+    def _answer_ourselves(self, request_id: str, reason: str) -> None:
+        failed = Failed(id=request_id, code="invalid", message=f"cannot send the request: {reason}")
+        for conversation in self._open:
+            if request_id in conversation.waits_for():
+                conversation.take(failed)
+
+
+_HINTS = {
+    LinkState.REJECTED: "an admin makes our key known with: xce-broker key add FILE.pub",
+    LinkState.WRONG_KEY: "get the broker's current public key (xce-broker key show on its host)",
+    LinkState.NOT_A_BROKER: "check the address, and that keys are given for tcp://",
+    LinkState.NO_ROUTE: "is xce-broker running there, and the port open? systemctl status xce-broker",
+}
+
+
+def _socket_problem(endpoint: str) -> tuple[str, str] | None:
+    """What the file of a local socket tells that ZeroMQ does not."""
+    if not endpoint.startswith("ipc://"):
+        return None
+    path = endpoint.removeprefix("ipc://")
+    running = "is it running? systemctl status xce-broker"
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return f"cannot reach the broker: there is no socket {path}", running
+    except OSError as error:
+        return f"cannot reach the broker: {path}: {error.strerror}", "run it as root, or use a key"
+    if not os.access(path, os.W_OK):
+        return f"cannot open {path}: permission denied", "run it as root, or give a key with --key"
+    return f"cannot reach the broker: nobody answers at {path}", running
