@@ -74,7 +74,7 @@ class Follow:
         self._stream: _Stream | None = None
         self._fetch = _Fetch()
         self._events: deque[Event] = deque()
-        self._up = False
+        self._up = self._was_up = False
         self._owed_since: float | None = None
         self._busy = False
 
@@ -142,7 +142,8 @@ class Follow:
         """On a new link go on after the last delta that was received."""
         if self._events and isinstance(self._events[-1], LinkNews):
             self._events.pop()  # nobody looked; only the newest counts
-        if news.up or self._up or not self._events:
+        self._was_up = self._was_up or news.up
+        if self._was_up:
             self._events.append(news)
         self._up, self._owed_since, self._busy = news.up, None, False
         self.to_send.clear()

@@ -239,9 +239,7 @@ def test_a_refusal_is_raised_where_the_user_is() -> None:
     follow = Follow()
     follow.link(UP)
     (request,) = sent(follow)
-    follow.take(
-        Failed(id=request.id, code="forbidden", message="agents may not", hint="use a controller's key")
-    )
+    follow.take(Failed(id=request.id, code="forbidden", message="agents may not", hint="use another key"))
     follow.next()
     with pytest.raises(BrokerRefused, match="agents may not") as caught:
         follow.next()
