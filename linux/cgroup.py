@@ -1,0 +1,165 @@
+"""Control groups, version 2: make, look into, signal, kill, limit and remove them. No call waits.
+
+`kill` and `remove` start something that the kernel finishes when it can: look again later. A group that is
+gone reads as empty. See the kernel's admin-guide/cgroup-v2.
+"""
+
+import errno
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from xce.linux import mountinfo
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The control group at `path`, a directory of a cgroup2 file system. It need not exist yet."""
+
+    path: str
+
+    def child(self, name: str) -> "Cgroup":
+        """The group `name` below this one."""
+        return Cgroup(f"{self.path}/{name}")
+
+    def create(self) -> None:
+        """Make the group unless it is there; its parent must exist."""
+        try:
+            os.mkdir(self.path, 0o755)
+        except FileExistsError:
+            return
+
+    def exists(self) -> bool:
+        """Whether it is there."""
+        return os.path.isdir(self.path)
+
+    def children(self) -> list["Cgroup"]:
+        """Groups directly below."""
+        try:
+            with os.scandir(self.path) as entries:
+                return [Cgroup(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+
+    @property
+    def name(self) -> str:
+        """Last element of the path."""
+        return os.path.basename(self.path)
+
+    def pids(self) -> list[int]:
+        """All processes in it and below it, zombies left out."""
+        found = [int(pid) for pid in self._read("cgroup.procs").split()]
+        for child in self.children():
+            found += child.pids()
+        return found
+
+    def populated(self) -> bool:
+        """Whether a live process is in it or below it."""
+        return "populated 1" in self._read("cgroup.events")
+
+    def signal(self, number: int) -> int:
+        """Send a signal to every process in it and below it; says how many got it.
+
+        A pid read from the list may end and be given to a stranger: each is held by a pidfd, and only those
+        that are still listed after that get the signal.
+        """
+        held: dict[int, int] = {}
+        sent = 0
+        try:
+            for pid in self.pids():
+                try:
+                    held[pid] = os.pidfd_open(pid)
+                except OSError:
+                    continue
+            for pid in set(self.pids()) & set(held):
+                try:
+                    signal.pidfd_send_signal(held[pid], number)
+                    sent += 1
+                except OSError:
+                    continue
+        finally:
+            for fd in held.values():
+                os.close(fd)
+        return sent
+
+    def kill(self) -> None:
+        """SIGKILL to all in it and below it, those being forked included (cgroup.kill, Linux 5.14)."""
+        try:
+            self._write("cgroup.kill", "1")
+        except FileNotFoundError:
+            if self.exists():  # an older kernel: as often as the caller looks again
+                self.signal(signal.SIGKILL)
+
+    def remove(self) -> bool:
+        """Remove it and the groups below; False if a process is still in it (call again later)."""
+        emptied = [child.remove() for child in self.children()]
+        if not all(emptied):
+            return False
+        try:
+            os.rmdir(self.path)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno in (errno.EBUSY, errno.ENOTEMPTY):
+                return False
+            raise
+        return True
+
+    def controllers(self) -> set[str]:
+        """Controllers that limits can be set with in this group."""
+        return set(self._read("cgroup.controllers").split())
+
+    def enable(self, controllers: set[str]) -> set[str]:
+        """Hand controllers on to the groups below; those that work there now."""
+        for name in sorted(controllers & self.controllers()):
+            try:
+                self._write("cgroup.subtree_control", f"+{name}")
+            except OSError:
+                continue  # processes of its own, or not ours to give
+        return controllers & set(self._read("cgroup.subtree_control").split())
+
+    def limit(self, file: str, value: int | str) -> bool:
+        """Set a limit such as `pids.max`; False if its controller is not there, or not ours."""
+        try:
+            self._write(file, str(value))
+        except (FileNotFoundError, PermissionError):
+            return False
+        return True
+
+    def enter(self) -> None:
+        """Move the calling process into it."""
+        self._write("cgroup.procs", "0")
+
+    def writable(self) -> bool:
+        """Whether we may make groups below it."""
+        return os.access(self.path, os.W_OK)
+
+    def _read(self, file: str) -> str:
+        try:
+            return Path(self.path, file).read_text(encoding="ascii")
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
+                return ""  # gone, just going, or a threaded group
+            raise
+
+    def _write(self, file: str, text: str) -> None:
+        fd = os.open(f"{self.path}/{file}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode("ascii"))
+        finally:
+            os.close(fd)
+
+
+def own(proc_root: str = "/proc") -> Cgroup | None:
+    """The version 2 group that the calling process is in; None if there is none that it can see."""
+    lines = Path(proc_root, "self", "cgroup").read_text(encoding="utf-8").splitlines()
+    inside = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if inside is None:
+        return None
+    for mount in mountinfo.read(proc_root):
+        if mount.kind == "cgroup2" and (
+            inside == mount.root or inside.startswith(mount.root.rstrip("/") + "/")
+        ):
+            return Cgroup((mount.point + inside[len(mount.root.rstrip("/")) :]).rstrip("/"))
+    return None

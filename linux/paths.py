@@ -1,0 +1,80 @@
+"""Opening a file whose whole path may be trusted: nobody but the trusted users could have put it there.
+
+Every element from `/` on is opened by itself, beneath the one before, without following links, and its owner
+and mode are read from the descriptor, so that nothing can be swapped between check and use. Works on any
+kernel: with one element at a time there is nothing left that openat2(2) would add.
+"""
+
+import os
+import stat
+from collections.abc import Collection
+
+
+class NotTrustedError(OSError):
+    """A path element that others could change. `element` is its path, `why` the rule it breaks."""
+
+    def __init__(self, element: str, why: str) -> None:
+        super().__init__(f"{element} {why}")
+        self.element, self.why = element, why
+
+
+def open_checked(path: str, trusted: Collection[int], flags: int = os.O_RDONLY) -> int:
+    """A descriptor of `path`, whose elements are all owned by a uid in `trusted` and writable by it alone.
+
+    A directory with the sticky bit may be writable by all, since the next element is checked for its owner
+    and nobody else can replace it. `path` is absolute. Raises `NotTrustedError` (a link counts as not
+    trusted), or another OSError that names the element (ENOENT, EACCES, ...).
+    """
+    elements = _split(path)
+    at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check("/", os.fstat(at), trusted)
+        for number, name in enumerate(elements, start=1):
+            here = "/" + "/".join(elements[:number])
+            following = _open_element(at, name, here, flags, last=number == len(elements))
+            os.close(at)
+            at = following
+            _check(here, os.fstat(at), trusted)
+    except BaseException:
+        os.close(at)
+        raise
+    return at
+
+
+def _split(path: str) -> list[str]:
+    elements = [element for element in path.split("/") if element not in ("", ".")]
+    if not path.startswith("/") or ".." in elements or not elements:
+        raise NotTrustedError(path, "is not an absolute path without '..'")
+    return elements
+
+
+def _open_element(at: int, name: str, here: str, flags: int, *, last: bool) -> int:
+    # O_NONBLOCK: opening a FIFO must not wait for its other end.
+    how = flags | os.O_NONBLOCK if last else os.O_PATH | os.O_DIRECTORY
+    try:
+        return os.open(name, how | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    except OSError as error:
+        if _is_link(at, name):
+            raise NotTrustedError(here, "is a symbolic link") from None
+        error.filename = here
+        raise
+
+
+def _is_link(at: int, name: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _check(here: str, found: os.stat_result, trusted: Collection[int]) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise NotTrustedError(here, "is a symbolic link")
+    if found.st_uid not in trusted:
+        allowed = " or ".join(str(uid) for uid in sorted(trusted))
+        raise NotTrustedError(here, f"is owned by uid {found.st_uid}, not by {allowed}")
+    # Access control lists show in the group bits, which are their mask.
+    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if writable and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        who = "everybody" if writable & stat.S_IWOTH else "its group"
+        raise NotTrustedError(here, f"is writable by {who} (mode {stat.S_IMODE(found.st_mode):04o})")

@@ -1,0 +1,87 @@
+"""The only place that waits for processes: every child that has ended is reaped, ours and orphans alike.
+
+The process becomes a child subreaper, so that orphans of our children come to us and not to a PID 1 that may
+not reap. In a program with a `Reaper`, nothing else may wait (`subprocess` would lose its exit statuses).
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import prctl
+
+from xce.linux.loop import Loop
+from xce.linux.spawn import Child
+
+_PER_TURN = 1000
+"""A fork bomb's orphans must not keep the loop from everything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: `status` 0 to 255, or, if `signal` is not 0, killed by it."""
+
+    status: int = 0
+    signal: int = 0
+
+    @property
+    def good(self) -> bool:
+        """Ended by itself with status 0."""
+        return not self.signal and self.status == 0
+
+    def __str__(self) -> str:
+        if not self.signal:
+            return f"exit status {self.status}"
+        try:
+            return f"killed by {signal.Signals(self.signal).name}"
+        except ValueError:
+            return f"killed by signal {self.signal}"
+
+
+class Reaper:
+    """Tells the end of watched children; reaps and counts all others (`orphans`)."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._watched: dict[int, tuple[Child, Callable[[Exit], object]]] = {}
+        self.orphans = 0
+        prctl.set_child_subreaper(True)
+        loop.on_signal(signal.SIGCHLD, self.reap)
+        loop.call_later(0, self.reap)
+
+    def __len__(self) -> int:
+        return len(self._watched)
+
+    def watch(self, child: Child, callback: Callable[[Exit], object]) -> None:
+        """Call `callback(exit)` once `child` has ended and is reaped; its pidfd is closed then.
+
+        To be called in the same turn as `spawn`: an unwatched child is an orphan like any other.
+        """
+        self._watched[child.pid] = (child, callback)
+
+    def reap(self) -> None:
+        """Reap whoever has ended; callbacks run here."""
+        for _ in range(_PER_TURN):
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            by_signal = ended.si_code != os.CLD_EXITED
+            told = Exit(signal=ended.si_status) if by_signal else Exit(status=ended.si_status)
+            self._ended(ended.si_pid, told)
+        self._loop.call_later(0, self.reap)
+
+    def _ended(self, pid: int, told: Exit) -> None:
+        entry = self._watched.pop(pid, None)
+        if entry is None:
+            self.orphans += 1
+            return
+        child, callback = entry
+        child.close()
+        try:
+            callback(told)
+        except Exception as error:  # noqa: BLE001 - the other ended children must be told too
+            self._loop.on_error(error, callback)

@@ -1,0 +1,60 @@
+"""System calls that Python 3.11 lacks, through libc, a few lines each; nothing else lives here.
+
+Constants keep the kernel's names. Every wrapper raises `OSError(errno, text, path)`.
+"""
+
+import ctypes
+import os
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+CLOSE_RANGE_CLOEXEC = 1 << 2
+"""linux/close_range.h; Linux 5.11."""
+_NR_CLOSE_RANGE = 436
+"""The same number on every architecture (5.9 and later calls are numbered alike)."""
+
+IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
+IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
+IN_DELETE_SELF, IN_MOVE_SELF = 0x400, 0x800
+IN_IGNORED, IN_Q_OVERFLOW = 0x8000, 0x4000
+IN_ONLYDIR, IN_DONT_FOLLOW = 0x1000000, 0x2000000
+"""linux/inotify.h."""
+
+
+def _checked(result: int, path: str | bytes | None = None) -> int:
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return result
+
+
+def close_on_exec_from(first: int) -> None:
+    """Mark every open descriptor from `first` on as not for children: close_range(2).
+
+    Falls back to /proc/self/fd on kernels before 5.11.
+    """
+    last = ctypes.c_uint(0xFFFFFFFF)
+    flags = ctypes.c_uint(CLOSE_RANGE_CLOEXEC)
+    if _libc.syscall(ctypes.c_long(_NR_CLOSE_RANGE), ctypes.c_uint(first), last, flags) == 0:
+        return
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if int(name) >= first:
+                os.set_inheritable(int(name), False)
+        except OSError:
+            continue  # the directory's own descriptor
+
+
+def inotify_init() -> int:
+    """A new non-blocking inotify descriptor: inotify_init1(2)."""
+    return _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def inotify_add_watch(fd: int, path: str, mask: int) -> int:
+    """The watch descriptor of `path`; the same one if its inode is watched already."""
+    return _checked(_libc.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(mask)), path)
+
+
+def inotify_rm_watch(fd: int, watch: int) -> None:
+    """Stop a watch."""
+    _checked(_libc.inotify_rm_watch(fd, watch))
