@@ -48,7 +48,7 @@ class Line:
     def __init__(self, broker: Broker, *, clock: Callable[[], float], json: bool = False) -> None:
         """Raises ValueError for an endpoint that is none."""
         self.broker = broker
-        self.up = False
+        self.up = self.closed = False
         self.refused: Refused | None = None
         """The broker does not serve us at all, and says why."""
         self.rubbish = 0
@@ -85,7 +85,7 @@ class Line:
         """Move everything that can be moved now; whether anything came."""
         now = self._clock()
         if self._dealer is None:
-            if now < self._remake_at:
+            if self.closed or now < self._remake_at:
                 return False
             self._dealer = self._connect()
         dealer = self._dealer
@@ -109,6 +109,8 @@ class Line:
         if self.refused is not None:
             return BrokerRefused(self.refused.code, self.refused.message, self.refused.hint)
         endpoint = self.broker.endpoint
+        if self.closed:
+            return BrokerUnreachable("the client was closed")
         if self.up:
             return BrokerUnreachable(
                 f"the broker at {endpoint} is linked, but has not answered within {waited_s:g} s",
@@ -125,8 +127,7 @@ class Line:
         if self._dealer is not None:
             self._dealer.close()
             self._dealer = None
-        self._remake_at = float("inf")
-        self.up = False
+        self.up, self.closed = False, True
 
     # ------------------------------------------------------------------------------------- internals
 
