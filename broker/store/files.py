@@ -1,15 +1,20 @@
 """The files of the SQLite store: which there are, who has them open, and whether they are whole.
 
-    facts.db, facts.db-wal, facts.db-shm   the database
-    facts.head                             the last revision recorded, as text, not synced: evidence
-    facts.lock                             locked by the broker that runs, with its pid
+    facts.db, facts.db-wal   the database
+    facts.head               the last revision recorded, as text, not synced: evidence
+    facts.lock               locked by the broker that runs, with its pid
 
 `facts.db` is made under another name and renamed when complete, so that one that is empty or has no tables
 was damaged later. `facts.head` is written after each commit: a database that ends before it has lost facts.
 Nothing here repairs or deletes: what is damaged is refused, or kept aside when an admin accepts that.
+
+The database is opened with locking_mode EXCLUSIVE: then SQLite keeps the index of its log in memory.
+Otherwise that is a mapped file, and on a full disk touching a page of it can end the process with SIGBUS
+(seen on ext4 with blocks of 1 KiB). The price: other programs cannot read facts.db while the broker runs.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import sqlite3
@@ -36,7 +41,7 @@ STEPS: Sequence[str] = (
 """Step n takes the schema from version n to n + 1. Add steps; never change one that was released."""
 
 BUSY_S = 2.0
-"""How long another program's lock on the database (an admin's sqlite3) is waited for."""
+"""How long another program's lock on the database (an admin's sqlite3) is waited for when opening it."""
 
 
 class Place:
@@ -51,7 +56,7 @@ class Place:
 
     def pieces(self) -> Iterator[tuple[Path, str]]:
         """The database's files that exist, with their suffixes."""
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-wal", "-journal"):
             path = self.directory / f"facts.db{suffix}"
             if path.exists():
                 yield path, suffix
@@ -79,42 +84,57 @@ def lock(place: Place) -> int:
     return descriptor
 
 
-def ready(place: Place, *, start_empty: bool, steps: Sequence[str]) -> None:
-    """See to it that a whole database of the newest schema is there. The caller holds the lock."""
+def open_database(place: Place, *, start_empty: bool, steps: Sequence[str]) -> sqlite3.Connection:
+    """The one connection to a whole database of the newest schema, made if there never was one.
+
+    The caller holds the lock. Raises `Damaged`, `TooNew`, `StoreError`.
+    """
+    if not (place.base.exists() or _remains(place)):
+        _create(place, steps)
     try:
-        if place.base.exists() or _remains(place):
-            check(place.base, known=len(steps), at_least=read_head(place))
-            _migrate(place.base, steps)
-            return
+        return _open_whole(place, steps)
     except Damaged:
         if not start_empty:
             raise
-        set_aside(place)
+    set_aside(place)
     _create(place, steps)
+    return _open_whole(place, steps)
 
 
-def check(base: Path, *, known: int, at_least: int = 0) -> int:
-    """The last revision of a whole database. Raises `Damaged`, `TooNew`, `StoreError`; changes nothing.
+def _open_whole(place: Place, steps: Sequence[str]) -> sqlite3.Connection:
+    _refuse_hollow(place.base, at_least=read_head(place))
+    with contextlib.ExitStack() as undo, in_words(place.base):
+        connection = sqlite3.connect(
+            place.base, isolation_level=None, timeout=BUSY_S, check_same_thread=False
+        )
+        undo.callback(connection.close)
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        check(connection, place.base, known=len(steps), at_least=read_head(place))
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        _take_steps(connection, steps)
+        undo.pop_all()
+    return connection
+
+
+def check(connection: sqlite3.Connection, base: Path, *, known: int, at_least: int = 0) -> int:
+    """The last revision of a whole database; changes nothing. Raises `Damaged`, `TooNew`, sqlite3.Error.
 
     `known` is the newest schema that is understood, `at_least` the revision that is known to have been there.
     """
-    # Before SQLite sees it: beside a database of 0 bytes it deletes the write-ahead log, and what is in it.
-    if not base.exists() or base.stat().st_size == 0:
-        what = "is empty" if base.exists() else "is missing"
-        raise damaged(base, f"{what}, and facts were recorded (at least {at_least})")
-    with reading(base) as connection:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > known:
-            raise TooNew(
-                f"cannot open {base}: it has schema {version}, this version knows up to {known}; "
-                "start the newer version of the broker, or restore a backup that was made with this one"
-            )
-        if version < 1:
-            raise damaged(base, "is no store of XCE's")
-        problems = [text for (text,) in connection.execute("PRAGMA quick_check(3)")]
-        if problems != ["ok"]:
-            raise damaged(base, "; ".join(line for text in problems for line in text.splitlines()))
-        last: int = connection.execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > known:
+        raise TooNew(
+            f"cannot open {base}: it has schema {version}, this version knows up to {known}; "
+            "start the newer version of the broker, or restore a backup that was made with this one"
+        )
+    if version < 1:
+        raise damaged(base, "is no store of XCE's")
+    problems = [text for (text,) in connection.execute("PRAGMA quick_check(3)")]
+    if problems != ["ok"]:
+        raise damaged(base, "; ".join(line for text in problems for line in text.splitlines()))
+    last: int = connection.execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
     if last < at_least:
         head = base.with_suffix(".head")
         raise Damaged(
@@ -124,18 +144,40 @@ def check(base: Path, *, known: int, at_least: int = 0) -> int:
     return last
 
 
+def _refuse_hollow(base: Path, *, at_least: int = 0) -> None:
+    """Before SQLite sees it: beside a database of 0 bytes it deletes the log, with the facts in it."""
+    if not base.exists() or base.stat().st_size == 0:
+        what = "is empty" if base.exists() else "is missing"
+        raise damaged(base, f"{what}, and facts were recorded (at least {at_least})")
+
+
 @contextlib.contextmanager
-def reading(base: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that only reads, beside the one that writes. SQLite's errors become `StoreError`s."""
+def in_words(base: Path) -> Iterator[None]:
+    """SQLite's errors become `Damaged` or `StoreError`."""
     try:
-        uri = base.absolute().as_uri() + "?mode=ro"
-        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S)) as connection:
-            yield connection
+        yield
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "")
         if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
             raise damaged(base, str(error)) from error
-        raise StoreError(f"cannot read {base}: {error} ({name})") from error
+        raise StoreError(f"cannot use {base}: {words(error, base.parent)}") from error
+
+
+def words(error: sqlite3.Error | OSError, directory: Path) -> str:
+    """What went wrong with the database in `directory`, for people."""
+    name = getattr(error, "sqlite_errorname", "")
+    full = name == "SQLITE_FULL" or getattr(error, "errno", 0) == errno.ENOSPC
+    if name.startswith("SQLITE_IOERR"):
+        with contextlib.suppress(OSError):
+            status = os.statvfs(directory)
+            full = status.f_bavail * status.f_frsize < 1 << 16
+    if full:
+        return f"no space left on the file system of {directory}; free some, and the broker goes on by itself"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "another program has it open; end that one"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"{error} ({name})"
 
 
 def damaged(base: Path, what: str) -> Damaged:
@@ -167,8 +209,10 @@ def restore(directory: Path, copy: Path) -> int:
     place = Place(directory)
     descriptor = lock(place)
     try:
-        last = check(copy, known=len(STEPS))
-        new = copy_database(copy, place.base.with_suffix(".new"))
+        _refuse_hollow(copy)
+        with in_words(copy), _reading(copy) as source:
+            last = check(source, copy, known=len(STEPS))
+            new = copy_database(source, place.base.with_suffix(".new"))
         set_aside(place)
         new.rename(place.base)
         sync_directory(directory)
@@ -178,12 +222,23 @@ def restore(directory: Path, copy: Path) -> int:
         os.close(descriptor)
 
 
-def copy_database(base: Path, target: Path) -> Path:
-    """A consistent copy, synced, by SQLite's online backup; other connections go on meanwhile."""
-    with reading(base) as source, _making(target) as connection:
-        source.backup(connection)
+def copy_database(source: sqlite3.Connection, target: Path) -> Path:
+    """A consistent copy, synced, by SQLite's online backup; commits on `source` go on meanwhile."""
+    with _making(target) as connection:
+        source.backup(connection, pages=256, sleep=0.005)
         connection.execute("PRAGMA journal_mode = DELETE")
     return target
+
+
+def last_revision(copy: Path) -> int:
+    """The last revision of a copy, which is checked."""
+    with in_words(copy), _reading(copy) as connection:
+        return check(connection, copy, known=len(STEPS))
+
+
+def _reading(base: Path) -> contextlib.closing[sqlite3.Connection]:
+    """A connection that only reads."""
+    return contextlib.closing(sqlite3.connect(base.absolute().as_uri() + "?mode=ro", uri=True))
 
 
 def _create(place: Place, steps: Sequence[str]) -> None:
@@ -195,22 +250,16 @@ def _create(place: Place, steps: Sequence[str]) -> None:
     write_head(place, 0)
 
 
-def _migrate(base: Path, steps: Sequence[str]) -> None:
-    try:
-        with contextlib.closing(sqlite3.connect(base, isolation_level=None, timeout=BUSY_S)) as connection:
-            connection.execute("PRAGMA synchronous = FULL")
-            _take_steps(connection, steps)
-    except sqlite3.Error as error:
-        raise StoreError(
-            f"cannot bring {base} to schema {len(steps)}: {error}; nothing was changed"
-        ) from error
-
-
 def _take_steps(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
     """Each step in a transaction of its own, with the number of the version it leads to."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     for number in range(version, len(steps)):
-        connection.executescript(f"BEGIN; {steps[number]}; PRAGMA user_version = {number + 1}; COMMIT")
+        try:
+            connection.executescript(f"BEGIN; {steps[number]}; PRAGMA user_version = {number + 1}; COMMIT")
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"cannot bring the store to schema {number + 1}: {error}; it was left at schema {number}"
+            ) from error
 
 
 @contextlib.contextmanager

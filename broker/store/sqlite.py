@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from xce.model.fact import Fact
 
 TRIAL_S = 1.0
 IDLE_S = 60.0
+READ_S = 10.0
 LARGEST_INSERT = 256
 TRIM_EVERY = 1000
 
@@ -61,9 +62,9 @@ class SqliteStore:
         with contextlib.ExitStack() as undo:
             lock = files.lock(self._place)
             undo.callback(os.close, lock)
-            files.ready(self._place, start_empty=start_empty, steps=steps)
-            self._recorder = _Recorder(self._place, keep_answers)
-            undo.callback(self._recorder.close)
+            connection = files.open_database(self._place, start_empty=start_empty, steps=steps)
+            undo.callback(connection.close)
+            self._recorder = _Recorder(self._place, connection, keep_answers)
             self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, self._event)
             self._resources = undo.pop_all()
@@ -90,12 +91,7 @@ class SqliteStore:
         collecting = gc.isenabled()
         gc.disable()  # hundreds of thousands of new objects and no garbage: collecting doubles the time
         try:
-            with files.reading(self._place.base) as connection:
-                facts = connection.execute("SELECT revision, body FROM facts ORDER BY revision").fetchall()
-                answers = connection.execute(
-                    "SELECT op_id, digest, answer FROM answers ORDER BY number DESC LIMIT ?",
-                    (self._keep_answers,),
-                ).fetchall()
+            facts, answers = self._recorder.read()
             remembered = {op_id: (digest, answer) for op_id, digest, answer in reversed(answers)}
             return Loaded(_decoded(self._place.base, facts), remembered)
         finally:
@@ -136,19 +132,18 @@ class SqliteStore:
     def backup(self, path: str) -> int:
         """See `Store.backup`."""
         target = Path(path)
-        new = files.copy_database(self._place.base, target.with_name(target.name + ".new"))
-        last = files.check(new, known=len(files.STEPS))
+        new = self._recorder.copy(target.with_name(target.name + ".new"))
+        last = files.last_revision(new)
         new.replace(target)
         files.sync_directory(target.absolute().parent)
         return last
 
     def close(self, deadline: float) -> bool:
         """See `Store.close`."""
-        if self._closed:
-            return not self._thread.is_alive()
-        self._inbox.put(None)
+        if not self._closed:
+            self._closed = True
+            self._inbox.put(None)
         self._thread.join(deadline)
-        self._closed = True
         if self._thread.is_alive():
             return False  # it sits in the kernel; its descriptors must stay until the process ends
         self._resources.close()
@@ -201,12 +196,12 @@ class SqliteStore:
                 last = revision
         return items, ""
 
-    def _attempt(self, write: Any) -> str:
+    def _attempt(self, write: Callable[[], None]) -> str:
         """'' if `write` succeeded, otherwise the words; sets `fault` to them."""
         try:
             write()
         except (sqlite3.Error, OSError) as error:
-            self._fault = _words(error, self._place.directory)
+            self._fault = f"cannot record: {files.words(error, self._place.directory)}"
         except Exception as error:  # noqa: BLE001 - a bug must not end the thread: callers would wait for ever
             self._fault = f"internal error: cannot record: {error!r}"
         else:
@@ -215,30 +210,22 @@ class SqliteStore:
 
 
 class _Recorder:
-    """The connection that writes. `revision` is the last one recorded."""
+    """The one connection, and what is recorded through it: up to `revision`.
 
-    def __init__(self, place: files.Place, keep_answers: int) -> None:
-        self._place, self._keep_answers = place, keep_answers
-        try:
-            self._connection = sqlite3.connect(
-                place.base, isolation_level=None, timeout=files.BUSY_S, check_same_thread=False
-            )
-            execute = self._connection.execute
-            execute("PRAGMA journal_mode = WAL")
-            execute("PRAGMA synchronous = FULL")
-            execute("PRAGMA journal_size_limit = 67108864")
-            self.revision: int = execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
-            self._number: int = execute("SELECT coalesce(max(number), 0) FROM answers").fetchone()[0]
-            self._head = os.open(place.head, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except (sqlite3.Error, OSError) as error:
-            raise StoreError(_words(error, place.directory)) from error
+    `_alone` is held for the length of a transaction: the loop reads through the same connection.
+    """
+
+    def __init__(self, place: files.Place, connection: sqlite3.Connection, keep_answers: int) -> None:
+        self._place, self._connection, self._keep_answers = place, connection, keep_answers
+        self._alone = threading.Lock()
+        execute = connection.execute
+        self.revision: int = execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
+        self._number: int = execute("SELECT coalesce(max(number), 0) FROM answers").fetchone()[0]
         self._identity = self._identities()
-        self._show_head()
+        files.write_head(place, self.revision)
 
     def record(self, items: Iterable[_Item]) -> None:
         """Everything in one transaction, one sync; raises with nothing of it done."""
-        if self._identities() != self._identity:
-            raise OSError(0, "its files were removed or replaced while the broker ran; restart the broker")
         revision, number = self.revision, self._number
         facts: list[Any] = []
         answers: list[Any] = []
@@ -258,29 +245,46 @@ class _Recorder:
                     "DELETE FROM answers WHERE number <= ?", (number - self._keep_answers,)
                 )
         self.revision, self._number = revision, number
-        self._show_head()
+        files.write_head(self._place, revision)
 
     def trial(self) -> None:
         """Write as much as a group of facts would; raises if that does not work."""
         with self._transaction():
             self._connection.execute("UPDATE trial SET filler = randomblob(65536)")
 
-    def close(self) -> None:
-        """Let go of the database."""
-        self._connection.close()
-        os.close(self._head)
+    def read(self) -> tuple[list[tuple[int, bytes]], list[tuple[str, str, bytes]]]:
+        """All facts by revision, and the newest answers, newest first."""
+        if not self._alone.acquire(timeout=READ_S):
+            raise StoreError(f"cannot read {self._place.base}: the disk did not answer within {READ_S:g} s")
+        try:
+            with files.in_words(self._place.base):
+                execute = self._connection.execute
+                facts = execute("SELECT revision, body FROM facts ORDER BY revision").fetchall()
+                newest = "SELECT op_id, digest, answer FROM answers ORDER BY number DESC LIMIT ?"
+                return facts, execute(newest, (self._keep_answers,)).fetchall()
+        finally:
+            self._alone.release()
+
+    def copy(self, target: Path) -> Path:
+        """A copy of all that is committed; SQLite waits with it while a transaction is open."""
+        return files.copy_database(self._connection, target)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Any:
+    def _transaction(self) -> Iterator[None]:
         execute = self._connection.execute
-        execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:  # SQLite ends some failed transactions by itself
-                execute("ROLLBACK")
-            raise
+        with self._alone:
+            if self._identities() != self._identity:
+                raise OSError(
+                    0, f"{self._place.base} was removed or replaced while the broker ran; restart it"
+                )
+            execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # SQLite ends some failed transactions by itself
+                    execute("ROLLBACK")
+                raise
 
     def _insert(self, table: str, columns: int, flat: list[Any]) -> None:
         """Insert rows with few statements: each one gives up the interpreter's lock and waits to get it back.
@@ -299,10 +303,6 @@ class _Recorder:
         """Which files the names stand for. SQLite would go on writing into files that were deleted."""
         found = [os.stat(self._place.base), os.stat(self._place.wal)]
         return [(status.st_dev, status.st_ino) for status in found]
-
-    def _show_head(self) -> None:
-        with contextlib.suppress(OSError):
-            os.pwrite(self._head, files.head_text(self.revision), 0)
 
 
 def _decoded(base: Path, rows: list[tuple[int, bytes]]) -> list[Fact]:
@@ -325,23 +325,3 @@ def _decoded(base: Path, rows: list[tuple[int, bytes]]) -> list[Fact]:
     except msgspec.DecodeError as error:
         raise files.damaged(base, f"fact {revision} cannot be read ({error})") from error
     return facts
-
-
-def _words(error: sqlite3.Error | OSError, directory: Path) -> str:
-    """What went wrong with recording, for people."""
-    name = getattr(error, "sqlite_errorname", "")
-    full = name == "SQLITE_FULL"
-    if name.startswith("SQLITE_IOERR"):  # also of a full disk, where the shared memory file cannot grow
-        with contextlib.suppress(OSError):
-            status = os.statvfs(directory)
-            full = status.f_bavail * status.f_frsize < 1 << 16
-    if full:
-        return (
-            f"cannot record: no space left on the file system of {directory}; "
-            "free some, and the broker goes on by itself"
-        )
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return f"cannot record: another program has {directory}/facts.db locked; end it"
-    if isinstance(error, OSError):
-        return f"cannot record in {directory}: {error.strerror or error}"
-    return f"cannot record in {directory}: {error} ({name})"
