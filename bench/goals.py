@@ -1,0 +1,72 @@
+"""The goals: what is wanted of the product, as one table.
+
+Most are ratios against a floor or a peer of the same run, because they survive another machine; the rest are
+CPU, memory, bytes and milliseconds that are far from what makes one machine differ from the next.
+"""
+
+import msgspec
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """One row. `must` is kept, `stretch` is wanted."""
+
+    key: str
+    """`G7`, or `G7.redis` where a goal has several parts."""
+    what: str
+    must: float
+    stretch: float
+    unit: str = "x"
+    """`x`: a ratio against the floor or peer that `what` names."""
+    at_least: bool = False
+    """Larger is better."""
+
+
+def _at_most(key: str, what: str, must: float, stretch: float, unit: str = "x") -> Goal:
+    return Goal(key=key, what=what, must=must, stretch=stretch, unit=unit)
+
+
+def _at_least(key: str, what: str, must: float, stretch: float, unit: str = "x") -> Goal:
+    return Goal(key=key, what=what, must=must, stretch=stretch, unit=unit, at_least=True)
+
+
+_TABLE = (
+    _at_least("G1", "ingest, reports/s, against redis SET + PUBLISH", 0.75, 1.0),
+    _at_least("G2", "ingest, reports/s, against redis HSET + PUBLISH", 0.9, 1.2),
+    _at_least("G3.nats", "ingest, reports/s, against NATS JetStream KV", 1.2, 1.5),
+    _at_least("G3.etcd", "ingest, reports/s, against etcd put + watch", 8, 11),
+    _at_most("G4", "broker CPU per 100k values, against redis SET + PUBLISH", 1.8, 1.2),
+    _at_most("G5", "broker CPU per 20-value report, flat out", 12, 8, "µs"),
+    _at_least("G6.200", "values/s per core of broker CPU, 200-value reports", 4e6, 8e6, ""),
+    _at_least("G6.20", "values/s per core of broker CPU, 20-value reports", 1.7e6, 2.5e6, ""),
+    _at_most("G7", "report to watcher at 1,000 reports/s, p99", 10, 2, "ms"),
+    _at_most("G7.redis", "the same against redis PUBLISH", 20, 4),
+    _at_most("G8.1000", "broker CPU at 1,000 reports/s, against redis SET + PUBLISH", 2.5, 1.3),
+    _at_most("G8.5000", "broker CPU at 5,000 reports/s, against redis SET + PUBLISH", 1.5, 1.0),
+    _at_most("G9", "broker CPU per report with CURVE over TCP, against a unix socket without", 1.4, 1.2),
+    _at_most("G10.mget", "snapshot of 500 hosts at the consumer, against redis MGET", 1.5, 0.8),
+    _at_most("G10.hgetall", "snapshot of 500 hosts at the consumer, against redis HGETALL", 0.5, 0.2),
+    _at_most("G11.build", "snapshot of 10,000 hosts: CPU of the broker to build it", 10, 1.5, "ms"),
+    _at_most("G11.wait", "longest wait of a report while such snapshots are taken", 20, 2, "ms"),
+    _at_most("G12", "snapshot of 10,000 GPU hosts to one who holds the inventories", 100, 40, "ms"),
+    _at_most("G13", "differences between mirror and snapshot after restart and slow consumer", 0, 0, ""),
+    _at_most("G14.values", "broker memory per connected host with 20 values", 40, 31, "kB"),
+    _at_most("G14.inventory", "the same with an inventory of 32 instances", 60, 43, "kB"),
+    _at_most("G15", "longest wait of a report with 10,000 hosts loaded", 50, 10, "ms"),
+    _at_most("G16", "8,000 agents are back and resynced after a restart, CURVE", 15, 5, "s"),
+    _at_most("G19", "broker start with 100,000 facts and 10,000 hosts until it answers", 1.5, 0.5, "s"),
+    _at_most("G20", "agent's resident memory, against node_exporter", 1.5, 1.0),
+    _at_most("G20.size", "agent's resident memory", 30, 20, "MB"),
+    _at_most("G20.anon", "agent's anonymous memory, against node_exporter", 2.0, 1.5),
+    _at_most("G21", "agent's CPU at rest, against node_exporter scraped each 10 s", 1.0, 0.4),
+    _at_most("G22", "agent and ten sh reporters each 10 s, against collectd exec", 1.0, 0.4),
+    _at_most("G23", "agent's own CPU per run of a reporter, against subprocess.run", 1.0, 0.5),
+    _at_most("G24", "agent exec to first values at the watcher, against node_exporter's scrape", 8, 3),
+    _at_most("G24.time", "agent exec to first values at the watcher", 150, 60, "ms"),
+    _at_most("G25", "`xce-agent status`, against `python3 -c pass`", 10, 5),
+    _at_most("G25.time", "`xce-agent status`", 100, 50, "ms"),
+    _at_most("G28", "broker CPU per delta at 100 watchers, against 1 watcher", 30, 15),
+    _at_most("G29", "ingest at 100,000 hosts, against 1,000 hosts", 2.5, 1.8),
+    _at_most("G30.all", "bytes of a 20-value report, all changed", 340, 180, "B"),
+    _at_most("G30.four", "bytes of a 20-value report, 4 changed", 120, 80, "B"),
+)
+GOALS = {goal.key: goal for goal in _TABLE}

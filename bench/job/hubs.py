@@ -1,0 +1,12 @@
+"""All hubs by name."""
+
+from bench.job.etcd import Etcd
+from bench.job.floor import Floor
+from bench.job.hub import Hub
+from bench.job.mqtt import Mosquitto
+from bench.job.nats import Nats
+from bench.job.redis import Redis, RedisHash
+from bench.job.xce import Xce, XceCurve
+
+_ALL = (Xce(), XceCurve(), Floor(), Redis(), RedisHash(), Nats(), Mosquitto(), Etcd())
+HUBS: dict[str, Hub] = {hub.name: hub for hub in _ALL}

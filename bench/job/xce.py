@@ -1,0 +1,201 @@
+"""Our broker: hosts say hello as agents do and send ticks; the consumer is the client library's watcher.
+
+Over a unix socket, or with CURVE over loopback TCP. The hosts' ticks were encoded beforehand; their sequence,
+run, number and time are written in before each send.
+"""
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import zmq
+from xce.broker.client import Broker, Changed, Client
+
+from bench import product
+from bench.job import reports
+from bench.job.floor import CONTEXT, dealer
+from bench.job.hub import Follower, Hub, Mirror, Send, Server
+from bench.job.reports import RUN_MARK, SEQUENCE_MARK, Frame, host_name
+from bench.job.shared import Job
+from xce.model.builtin_types import BUILTIN
+from xce.model.message import (
+    PROTOCOL,
+    FeedTick,
+    Hello,
+    Refused,
+    Report,
+    ReporterNews,
+    ReporterState,
+    Resync,
+    Welcome,
+)
+from xce.wire import codec, keys
+
+SITE = "site"
+_PATIENCE_S = 60
+_AT_ONCE = 500
+"""Hellos that are out at one time."""
+
+
+class Xce(Hub):
+    """The broker on its unix socket."""
+
+    name, transport = "xce-broker", "unix socket"
+    curve = False
+
+    def __init__(self) -> None:
+        self._sockets: list[zmq.Socket[bytes]] = []
+
+    @contextmanager
+    def serve(self, work: Path, job: Job) -> Iterator[Server]:
+        """As its files say; all hosts are expected."""
+        broker = product.new_broker(
+            work, hosts=[hosts_range(job.hosts)], types=reports.types(job.values), curve=self.curve
+        )
+        with product.running(broker) as child:
+            if self.curve:
+                yield Server(child, str(broker.port), keys=str(broker.keys))
+            else:
+                yield Server(child, broker.local)
+
+    def frame(self, job: Job, host: int, variant: int) -> Frame:
+        """A tick with the new values of two reporters."""
+        return Frame(tick(host, variant, job.values), heads=(SEQUENCE_MARK, RUN_MARK))
+
+    def connect(self, job: Job) -> list[Send]:
+        """Connect and say hello; welcomed hosts have still to report everything."""
+        CONTEXT.max_sockets = job.hosts + 64
+        for host in range(job.hosts):
+            socket = _secured(job, product.AGENT_KEY) if job.keys else dealer(job.address)
+            socket.send(hello(host))
+            self._sockets.append(socket)
+            if host % _AT_ONCE == _AT_ONCE - 1:
+                self._welcomed(len(self._sockets) - _AT_ONCE)
+        self._welcomed(len(self._sockets) - job.hosts % _AT_ONCE)
+        return [socket.send for socket in self._sockets]
+
+    def seed(self, job: Job, sends: list[Send]) -> None:
+        """The whole table of each host."""
+        for host, send in enumerate(sends):
+            whole = Frame(tick(host, 0, job.values, full=True), heads=(SEQUENCE_MARK, RUN_MARK))
+            send(whole.stamp(time.monotonic_ns(), 1))
+            send(reporters_news())
+
+    def finish(self) -> str:
+        """A broker that asks for anything again has missed something."""
+        time.sleep(0.2)
+        said: Counter[str] = Counter()
+        for socket in self._sockets:
+            while socket.poll(0):
+                answer = codec.decode_from_broker(socket.recv())
+                if isinstance(answer, Resync | Refused):
+                    said[repr(answer)] += 1
+        return "; ".join(f"{count} times {answer}" for answer, count in said.most_common(3))
+
+    def follow(self, job: Job, mirror: Mirror) -> Follower:
+        """The client library."""
+        return _Follower(job, mirror)
+
+    def _welcomed(self, first: int) -> None:
+        for socket in self._sockets[first:]:
+            if not socket.poll(_PATIENCE_S * 1000):
+                raise ConnectionError("the broker does not answer a hello")
+            answer = codec.decode_from_broker(socket.recv())
+            if not isinstance(answer, Welcome):
+                raise ConnectionError(f"the broker does not welcome a host: {answer}")
+
+
+class XceCurve(Xce):
+    """The broker over TCP with keys."""
+
+    name, transport = "xce-broker CURVE", "tcp, CURVE"
+    curve = True
+
+
+class _Follower(Follower):
+    def __init__(self, job: Job, mirror: Mirror) -> None:
+        self.mirror = mirror
+        self._client = Client(_broker(job))
+        self._questions = Client(_broker(job))
+        self._watch = self._client.watch()
+        self._watch.next()
+
+    def pump(self) -> None:
+        note, timeout = self.mirror.note, 0.2
+        while (event := self._watch.next(timeout)) is not None:
+            timeout = 0
+            if not isinstance(event, Changed):
+                raise ConnectionError(f"the stream of changes is broken: {event}")
+            for key, change in event.delta.locations.items():
+                note(key, change.values)
+
+    def snapshot(self) -> object:
+        return self._questions.snapshot().locations
+
+    def mirrored(self) -> object:
+        """All that is known of each location, not only its values."""
+        assert self._watch.mirror is not None
+        return self._watch.mirror.locations
+
+
+def hosts_range(hosts: int) -> str:
+    """All hosts of a job, as hosts.yaml names them."""
+    return f"node[{0:05d}-{hosts - 1:05d}]"
+
+
+def tick(host: int, variant: int, count: int, *, full: bool = False) -> bytes:
+    """A report whose marks have still to be written."""
+    indices, site = reports.values(host, variant, count)
+    feeds = [FeedTick(BUILTIN, RUN_MARK, 0, dict(indices)), FeedTick(SITE, RUN_MARK, 0, dict(site))]
+    return codec.encode(Report(SEQUENCE_MARK, feeds, full))
+
+
+def hello(host: int) -> bytes:
+    """What an agent says first."""
+    name = host_name(host)
+    return codec.encode(
+        Hello(
+            protocol=PROTOCOL,
+            role="agent",
+            name=name,
+            software="bench",
+            machine_id=f"{host:032x}",
+            boot_id=f"{host:032x}",
+            nonce=f"{host:016x}",
+            address=f"{name} pid 1",
+        )
+    )
+
+
+def reporters_news() -> bytes:
+    """Both reporters are well."""
+    well = ReporterState(state="waiting", mode="one-shot", interval_ms=15_000, ttl_ms=86_400_000, runs=1)
+    return codec.encode(ReporterNews(reporters={BUILTIN: well, SITE: well}, full=True))
+
+
+def _secured(job: Job, name: str) -> "zmq.Socket[bytes]":
+    """A client's socket with one of the broker's accepted keys."""
+    own, broker = _key_files(job, name)
+    socket = CONTEXT.socket(zmq.DEALER)
+    socket.linger = 0
+    socket.curve_serverkey = broker
+    socket.curve_publickey, socket.curve_secretkey = own.public, own.secret
+    socket.connect(f"tcp://127.0.0.1:{job.address}")
+    return socket
+
+
+def _broker(job: Job) -> Broker:
+    if not job.keys:
+        return Broker(f"ipc://{job.address}")
+    own, broker = _key_files(job, product.CONTROLLER_KEY)
+    return Broker(f"tcp://127.0.0.1:{job.address}", own, broker)
+
+
+@functools.cache
+def _key_files(job: Job, name: str) -> tuple[keys.KeyPair, bytes]:
+    directory = Path(job.keys)
+    broker = keys.load(directory / f"{product.BROKER_KEY}.pub", secret=False)
+    return keys.load(directory / f"{name}.key", secret=True), broker.public

@@ -1,0 +1,102 @@
+"""The product's own programs, started as an admin would: from their commands and configuration files."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from bench.children import Child, connects, free_port, started, wait_for
+from xce.model.resource import ResourceType
+from xce.wire import keys
+
+AGENT_KEY, CONTROLLER_KEY, BROKER_KEY = "agent", "controller", "broker"
+
+
+class Broker(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's files and addresses."""
+
+    directory: Path
+    local: str
+    """Path of its unix socket."""
+    port: int = 0
+    """Of its CURVE endpoint on loopback; 0: none."""
+
+    @property
+    def keys(self) -> Path:
+        """Directory with the keys of the broker, of agents (all hosts) and of a controller."""
+        return self.directory / "keys"
+
+    @property
+    def configuration(self) -> Path:
+        """Its broker.yaml."""
+        return self.directory / "broker.yaml"
+
+
+def new_broker(
+    directory: Path,
+    *,
+    hosts: Sequence[str] = (),
+    types: Sequence[ResourceType] = (),
+    curve: bool = False,
+    settings: Mapping[str, object] | None = None,
+) -> Broker:
+    """Write the files of a broker into an existing directory. `hosts` may be ranges: `node[00000-00499]`."""
+    port = free_port() if curve else 0
+    broker = Broker(directory=directory, local=str(directory / "broker.sock"), port=port)
+    accepted = directory / "accepted"
+    for path in (directory, broker.keys, accepted, directory / "state"):
+        path.mkdir(mode=0o755, exist_ok=True)
+    if curve:
+        _new_keys(broker.keys, accepted)
+    _write(
+        broker.configuration,
+        {
+            "listen": [f"tcp://127.0.0.1:{port}"] if curve else [],
+            "local": broker.local,
+            "key": str(broker.keys / "broker.key"),
+            "accepted_keys": str(accepted),
+            "state_directory": str(directory / "state"),
+            "resources": str(directory / "resources.yaml"),
+            "hosts": str(directory / "hosts.yaml"),
+            "metrics": "",
+            "audit": str(directory / "audit.log"),
+            **(settings or {}),
+        },
+    )
+    _write(directory / "resources.yaml", {"types": [msgspec.to_builtins(kind) for kind in types]})
+    _write(directory / "hosts.yaml", {"hosts": [{"name": name} for name in hosts]})
+    return broker
+
+
+@contextmanager
+def running(broker: Broker) -> Iterator[Child]:
+    """The broker's process, accepting connections."""
+    argv = command("xce.broker.cli", "run", "--config", str(broker.configuration))
+    with started(argv, broker.directory / "broker.log") as child:
+        wait_for(lambda: connects(broker.local), child, "accepting")
+        yield child
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command line of one of the product's programs, as its installed script would run it."""
+    return [sys.executable, "-c", f"import sys; from {module} import main; sys.exit(main())", *arguments]
+
+
+def _new_keys(directory: Path, accepted: Path) -> None:
+    for name, role, hosts in (
+        (BROKER_KEY, "broker", ()),
+        (AGENT_KEY, "agent", ("*",)),
+        (CONTROLLER_KEY, "controller", ()),
+    ):
+        pair = keys.new(name, role, hosts)
+        keys.save(pair, directory / f"{name}.key")
+        public = keys.KeyPair(name=name, role=role, public=pair.public, hosts=hosts)
+        keys.save(public, (directory if role == "broker" else accepted) / f"{name}.pub")
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(yaml.safe_dump(content))
