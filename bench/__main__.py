@@ -51,10 +51,10 @@ def main(arguments: list[str]) -> int:
             start = time.monotonic()
             for line in known[name].run(options):
                 if isinstance(line, Cell):
-                    _tell(f"  {line.side}")
+                    _tell(f"  {line.side} {line.values.get('failed', '')}")
                 elif line.goal in goals:
                     results.append(line)
-                    _tell("  " + " | ".join(cells(GOALS[line.goal], line)))
+                    _tell(f"  {line.goal}: {verdict(GOALS[line.goal], line)}")
                 _write(file, line)
             _tell(f"{name}: {time.monotonic() - start:.0f} s")
     print(markdown(cells(GOALS[result.goal], result) for result in sorted(results, key=_place)))

@@ -76,9 +76,9 @@ class Child:
         return msgspec.json.decode(self.line(timeout_s), type=Said)
 
     def story(self, what: str) -> str:
-        """A sentence for an error, with the end of its log."""
-        tail = self.log.read_text(errors="replace")[-2000:]
-        return f"{' '.join(self.argv[:6])} {what}; its last words: {tail or '(none)'}"
+        """A sentence for an error, with the last line of its log."""
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return f"{self.log.parent.name}/{self.log.name}: {what}: {lines[-1] if lines else 'without a word'}"
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End it and its session; may be called twice."""

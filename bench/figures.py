@@ -12,7 +12,6 @@ import msgspec
 
 from bench.goals import Goal
 
-
 MISSED = "MISSED"
 
 

@@ -15,6 +15,7 @@ from bench.job.shared import Job
 from bench.job.sockets import PIECE, StreamFollower, connect
 
 _REPLIES = 4096
+_MINUS = 0x2D
 
 
 class Redis(Hub):
@@ -142,16 +143,29 @@ def _reply(data: bytes, place: int) -> tuple[Reply, int]:
                 raise _Incomplete
             return data[place:end], end + 2
         case b"*":
-            items: list[Reply] = []
-            for _ in range(int(head)):
-                item, place = _reply(data, place)
-                items.append(item)
-            return items, place
+            return _array(data, place, int(head))
         case b":":
             return int(head), place
         case b"-":
             raise ConnectionError(f"redis refused a command: {head!r}")
     return head, place
+
+
+def _array(data: bytes, place: int, count: int) -> tuple[list[Reply], int]:
+    """Items of an array; bulk strings, which nearly all are, without a call each: this is timed."""
+    items: list[Reply] = []
+    find, size_of_all = data.find, len(data)
+    for _ in range(count):
+        end = find(b"\r\n", place)
+        if data[place : place + 1] == b"$" and end > 0 and data[place + 1] != _MINUS:
+            place = end + 4 + int(data[place + 1 : end])
+            if place > size_of_all:
+                raise _Incomplete
+            items.append(data[end + 2 : place - 2])
+        else:
+            item, place = _reply(data, place)
+            items.append(item)
+    return items, place
 
 
 def _pipelined(address: str) -> Send:

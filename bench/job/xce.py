@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import zmq
-from xce.broker.client import Broker, Changed, Client
 
 from bench import product
 from bench.job import reports
@@ -20,6 +19,7 @@ from bench.job.floor import CONTEXT, dealer
 from bench.job.hub import Follower, Hub, Mirror, Send, Server
 from bench.job.reports import RUN_MARK, SEQUENCE_MARK, Frame, host_name
 from bench.job.shared import Job
+from xce.broker.client import Broker, Changed, Client
 from xce.model.builtin_types import BUILTIN
 from xce.model.message import (
     PROTOCOL,
