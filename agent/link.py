@@ -1,0 +1,148 @@
+"""The agent's link: a thin shell that moves what `core.py` decides through a socket of `wire.dealer`.
+
+No decision is taken here. The socket is ZeroMQ's and tells of news by an edge, so that it is looked at in
+every turn of the loop; what the core wants done is done there too, and one timer stands for its next wish.
+A message that cannot be encoded or is too long is dropped, counted and shown: it must not end the link.
+"""
+
+from collections.abc import Callable
+
+from xce.agent.core import NEVER, Close, Core, Effect, Open, Send
+from xce.linux.loop import Loop, Timer
+from xce.model.message import DOCUMENT_BYTES
+from xce.wire import codec
+from xce.wire.dealer import Dealer, LinkEvent, LinkState
+from xce.wire.keys import KeyPair
+
+TURN = 256
+"""Messages of the broker that are taken in one turn."""
+
+
+class Link:
+    """Runs `core` on `loop`. `on_effect` gets every effect that is not about the socket."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        core: Core,
+        *,
+        endpoint: str,
+        key: KeyPair | None,
+        broker_key: bytes | None,
+        on_effect: Callable[[Effect], None],
+    ) -> None:
+        self.endpoint, self.key, self.broker_key = endpoint, key, broker_key
+        self.fault = ""
+        """The newest message that could not be encoded or decoded, in words."""
+        self.faults = 0
+        self._loop, self._core, self._on_effect = loop, core, on_effect
+        self._dealer: Dealer | None = None
+        self._timer: Timer | None = None
+        loop.after_turn(self.turn)
+
+    def turn(self) -> None:
+        """Take what came, do what is to be done, and set the timer."""
+        now = self._loop.now()
+        self._hear(now)
+        while effects := self._core.step(now):
+            for effect in effects:
+                self._carry_out(effect, now)
+        # Sending may have eaten the edge of what came meanwhile.
+        again = self._dealer is not None and self._dealer.readable()
+        self._wake_at(now if again else self._core.due(now))
+
+    def redirect(self, *, endpoint: str, key: KeyPair | None, broker_key: bytes | None) -> None:
+        """Talk to another broker, or with another key, from now on."""
+        self.endpoint, self.key, self.broker_key = endpoint, key, broker_key
+        self._core.reopen(self._loop.now())
+
+    def close(self) -> None:
+        """Let go of the socket and the loop; may be called twice."""
+        self._loop.remove_after_turn(self.turn)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._shut()
+
+    # ------------------------------------------------------------------------------------- from outside
+
+    def _hear(self, now: float) -> None:
+        if self._dealer is None:
+            return
+        for event in self._dealer.events():
+            self._tell(event, now)
+            if event.final:
+                return  # the core wants it closed
+        for data in self._dealer.receive(TURN):
+            try:
+                message = codec.decode_from_broker(data)
+            except codec.CodecError as error:
+                self._fault(f"the broker sent what is no message: {error.reason}")
+                continue
+            self._core.receive(message, now)
+
+    def _tell(self, event: LinkEvent, now: float) -> None:
+        if event.state is LinkState.READY:
+            self._core.link_up(now)
+        elif event.final:
+            self._core.link_failed(event.text, now)
+        elif event.state is not LinkState.CONNECTED:
+            self._core.link_down(event.text, now)
+
+    # --------------------------------------------------------------------------------------- to outside
+
+    def _carry_out(self, effect: Effect, now: float) -> None:
+        if isinstance(effect, Send):
+            self._send(effect, now)
+        elif isinstance(effect, Open):
+            self._open(now)
+        elif isinstance(effect, Close):
+            self._shut()
+        else:
+            self._on_effect(effect)
+
+    def _send(self, effect: Send, now: float) -> None:
+        message = effect.message
+        try:
+            data = codec.encode(message)
+        except codec.CodecError as error:
+            self._fault(error.reason)
+            return
+        if len(data) > DOCUMENT_BYTES:
+            self._fault(
+                f"cannot send {type(message).__name__}: {len(data)} bytes, more than {DOCUMENT_BYTES}"
+            )
+            return
+        if self._dealer is None or not self._dealer.send(data):
+            self._core.unsent(message, now)
+
+    def _open(self, now: float) -> None:
+        try:
+            self._dealer = Dealer(self.endpoint, key=self.key, broker_key=self.broker_key)
+        except ValueError as error:
+            self._core.link_failed(str(error), now)
+            return
+        # The work is done after the turn; the descriptors need only end its waiting.
+        self._loop.add_reader(self._dealer.fileno(), _nothing)
+        self._loop.add_reader(self._dealer.monitor_fileno(), _nothing)
+
+    def _shut(self) -> None:
+        if self._dealer is not None:
+            self._loop.remove_reader(self._dealer.fileno())
+            self._loop.remove_reader(self._dealer.monitor_fileno())
+            self._dealer.close()
+            self._dealer = None
+
+    def _fault(self, text: str) -> None:
+        self.fault = text
+        self.faults += 1
+
+    def _wake_at(self, when: float) -> None:
+        if self._timer is not None and self._timer.active:
+            if self._timer.when == when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, _nothing) if when != NEVER else None
+
+
+def _nothing() -> None:
+    """Ends the loop's wait; `turn` does the rest."""

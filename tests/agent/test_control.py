@@ -1,0 +1,188 @@
+"""The local socket with real clients: who may ask what, and that no client can hurt the agent."""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xce.agent import control
+from xce.agent.control import Control, Operation, Reply
+from xce.linux.loop import Loop
+
+
+class Desk:
+    """A control socket with a few operations, and clients of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loop = Loop()
+        self.path = str(folder / "agent.sock")
+        self.followers: list[Reply] = []
+        self.clients: list[socket.socket] = []
+        self.control = Control(
+            self.loop,
+            self.path,
+            {
+                "echo": Operation(self._echo),
+                "reset": Operation(self._echo, changes=True),
+                "fail": Operation(self._fail),
+                "follow": Operation(self._follow),
+            },
+        )
+
+    def _echo(self, request: Mapping[str, Any], reply: Reply) -> None:
+        reply({"got": request.get("text")})
+
+    def _fail(self, request: Mapping[str, Any], reply: Reply) -> None:
+        raise KeyError("oops")
+
+    def _follow(self, request: Mapping[str, Any], reply: Reply) -> Callable[[], None]:
+        self.followers.append(reply)
+        return lambda: self.followers.remove(reply)
+
+    def client(self) -> socket.socket:
+        client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        client.connect(self.path)
+        client.setblocking(False)
+        self.clients.append(client)
+        return client
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline, "did not happen in time"
+            self.loop.turn(0.01)
+
+    def read(self, client: socket.socket) -> Any:
+        """The next answer; None at the end of the connection."""
+        data = bytearray()
+
+        def got_line() -> bool:
+            try:
+                chunk = client.recv(1 << 20)
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                chunk = b""
+            data.extend(chunk)
+            return not chunk or data.endswith(b"\n")
+
+        self.until(got_line)
+        return json.loads(data) if data else None
+
+    def ask(self, text: bytes | dict[str, Any]) -> Any:
+        client = self.client()
+        client.sendall(text if isinstance(text, bytes) else json.dumps(text).encode() + b"\n")
+        return self.read(client)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    for client in desk.clients:
+        client.close()
+    desk.control.close()
+    desk.control.close()
+    desk.loop.close()
+    assert not Path(desk.path).exists()
+
+
+def test_a_question_is_answered_in_one_line(desk: Desk) -> None:
+    assert desk.ask({"op": "echo", "text": "häuser"}) == {"got": "häuser"}
+
+
+def test_a_client_may_ask_several_times(desk: Desk) -> None:
+    client = desk.client()
+    client.sendall(b'{"op":"echo","text":1}\n{"op":"ec')
+    assert desk.read(client) == {"got": 1}
+    client.sendall(b'ho","text":2}\n')
+    assert desk.read(client) == {"got": 2}
+
+
+@pytest.mark.parametrize(
+    "line", [b"\n", b"hello\n", b"[]\n", b'{"op":7}\n', b"\xff\xfe\n", b"[" * 10000 + b"\n"]
+)
+def test_what_is_no_request_is_answered_with_what_would_be_one(desk: Desk, line: bytes) -> None:
+    assert "cannot read the request" in desk.ask(line)["error"]
+
+
+def test_an_unknown_operation_is_answered_with_the_known_ones(desk: Desk) -> None:
+    assert desk.ask({"op": "x" * 1000})["error"].endswith("known are echo, fail, follow, reset")
+
+
+def test_a_failing_operation_is_answered_and_told_to_the_loop(desk: Desk) -> None:
+    told: list[Exception] = []
+    desk.loop.on_error = lambda error, _: told.append(error)
+    assert desk.ask({"op": "fail"}) == {"error": "internal error: KeyError('oops')"}
+    assert [type(error) for error in told] == [KeyError]
+    assert desk.ask({"op": "echo"}) == {"got": None}
+
+
+def test_the_user_of_the_agent_may_change_things(desk: Desk) -> None:
+    assert desk.ask({"op": "reset", "text": 1}) == {"got": 1}
+
+
+@pytest.mark.root
+def test_another_user_may_ask_but_not_change(desk: Desk, tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:-1]):
+        folder.chmod(folder.stat().st_mode | 0o111)
+    os.seteuid(65534)
+    try:
+        client = desk.client()
+    finally:
+        os.seteuid(0)
+    client.sendall(b'{"op":"reset"}\n')
+    assert desk.read(client) == {"error": "cannot reset: only root or the agent's user may, not uid 65534"}
+    client.sendall(b'{"op":"echo","text":1}\n')
+    assert desk.read(client) == {"got": 1}
+
+
+def test_a_line_without_end_is_cut_off(desk: Desk) -> None:
+    client = desk.client()
+    data = b"x" * (control.LINE_BYTES + 1)
+
+    def sent() -> bool:
+        nonlocal data
+        try:
+            data = data[client.send(data) :]
+        except BlockingIOError:
+            return False
+        return not data
+
+    desk.until(sent)
+    assert "longer than" in desk.read(client)["error"]
+    assert desk.read(client) is None
+    assert desk.control.refused == 1
+
+
+def test_a_client_that_does_not_read_is_cut_off_and_its_memory_freed(desk: Desk) -> None:
+    client = desk.client()
+    client.sendall(b'{"op":"follow"}\n')
+    desk.until(lambda: bool(desk.followers))
+    for _ in range(control.UNREAD_BYTES // 100_000 + 50):
+        if desk.followers:
+            desk.followers[0]({"text": "x" * 100_000})
+    assert not desk.followers
+    assert desk.control.refused == 1
+
+
+def test_more_clients_than_allowed_are_turned_away(desk: Desk) -> None:
+    clients = [desk.client() for _ in range(control.CLIENTS + 1)]
+    assert desk.read(clients[-1]) is None
+    assert desk.control.refused == 1
+    clients[0].close()
+    desk.until(lambda: len(desk.control._clients) < control.CLIENTS)
+    assert desk.ask({"op": "echo", "text": 1}) == {"got": 1}
+
+
+def test_a_follower_that_leaves_is_forgotten(desk: Desk) -> None:
+    client = desk.client()
+    client.sendall(b'{"op":"follow"}\n')
+    desk.until(lambda: bool(desk.followers))
+    client.close()
+    desk.until(lambda: not desk.followers)
