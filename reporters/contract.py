@@ -1,0 +1,324 @@
+"""What becomes of a reporter's frames: each value against its type, and a whole run by its outcome.
+
+Pure. The rules are those of docs/reporter-contract.md:
+
+- a value that does not fit is refused alone, keeps its text, and makes its name unknown with the reason;
+- a one-shot run is taken whole when it ends with status 0, else nothing of it is. Of two lines that give one
+  name the last one counts. A name that the reporter used to give and this run lacks is unknown;
+- status 78 makes all names of the reporter not-applicable;
+- a persistent reporter's frame is taken when it comes, and says nothing about names that are not in it.
+"""
+
+import re
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from xce.model.message import ReportedCondition
+from xce.model.resource import Kind, ResourceType, Scope, name_problem, normalise, value_problem
+from xce.model.supply import split_location
+from xce.model.value import Absent, Presence, Reading, Value
+from xce.reporters import inventory
+from xce.reporters.frame import LIMITS, Frame, Limits, Refusal, TooLong, Unfit, escape, parse_line, shown
+
+NOT_APPLICABLE = 78
+"""Exit status of a reporter whose resources have no meaning on this node (EX_CONFIG of sysexits.h)."""
+REASON = 1024
+"""Characters of a condition's reason."""
+
+
+class Context(msgspec.Struct, kw_only=True):
+    """What a frame is checked against."""
+
+    reporter: str
+    """Name of the reporter; with `external`, the identity that types name."""
+    types: Mapping[str, ResourceType]
+    previous: Mapping[str, Value] = {}
+    """Last good values that are still fresh, for `max_step`."""
+    external: bool = False
+    """Off the nodes: values of pools, groups and external things, instead of the host's own."""
+    limits: Limits = LIMITS
+
+
+class Checked(msgspec.Struct):
+    """What the values of one frame give."""
+
+    values: dict[str, Reading]
+    """Good values; `Absent` unknown for null and for declared names whose value was refused."""
+    refusals: list[Refusal]
+
+
+class Verdict(StrEnum):
+    """How a run or frame counts."""
+
+    TAKEN = "taken"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not-applicable"
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What a run, or one frame of a persistent reporter, gives. Nothing has been published yet."""
+
+    verdict: Verdict = Verdict.TAKEN
+    cause: str = ""
+    """FAILED: why."""
+    values: dict[str, Reading] = {}
+    instances: inventory.Found | None = None
+    """None: nothing was said; what is known stays."""
+    conditions: list[ReportedCondition] | None = None
+    """All conditions that hold now; None: nothing was said, what is known stays."""
+    refusals: list[Refusal] = []
+    """The first `Limits.refusals` of them."""
+    refused: int = 0
+    """All of them."""
+    notes: list[str] = []
+    frames: int = 0
+
+    @property
+    def trouble(self) -> str:
+        """The refusals in one line, '' when there are none."""
+        if not self.refusals:
+            return ""
+        more = f" (and {self.refused - 1} more)" if self.refused > 1 else ""
+        return f"{self.refusals[0]}{more}"
+
+
+def check(frame: Frame, context: Context) -> Checked:
+    """Each value of a frame against its type and the reporter's right to give it."""
+    checked = Checked({}, [])
+    for name, raw in frame.values.items():
+        kind, problem = _type_of(name, context)
+        value: object = raw
+        if kind and frame.tokens and isinstance(raw, str):
+            value, problem = _from_word(kind, raw)
+        if kind and not problem:
+            problem = _problem(kind, value, context.previous.get(name))
+        if problem:
+            _refuse(
+                checked, context, kind, Refusal(name=name, reason=problem, text=shown(raw), line=frame.line)
+            )
+        elif value is None:
+            checked.values[name] = Absent(Presence.UNKNOWN, cause="the reporter says null")
+        elif kind:
+            checked.values[name] = normalise(kind, value)  # type: ignore[arg-type]  # value_problem found none
+    for refusal in frame.refusals:
+        _refuse(checked, context, _type_of(refusal.name, context)[0], refusal)
+    return checked
+
+
+def take_frame(frame: Frame | Refusal, context: Context) -> Outcome:
+    """One frame of a persistent reporter or elim, taken at once."""
+    outcome = Outcome(frames=1)
+    if isinstance(frame, Refusal):
+        return _refused(outcome, [frame], context.limits)
+    checked = check(frame, context)
+    outcome.values = checked.values
+    outcome.notes = _noted(frame)
+    refusals = checked.refusals
+    if frame.instances is not None:
+        outcome.instances, more = inventory.check(frame.instances, complete=frame.complete, line=frame.line)
+        refusals += more
+    if frame.conditions is not None:
+        outcome.conditions, more = _conditions(frame.conditions, frame.line, context.limits)
+        refusals += more
+    return _refused(outcome, refusals, context.limits)
+
+
+def finish_run(
+    lines: Sequence[bytes | TooLong],
+    context: Context,
+    *,
+    fault: str = "",
+    not_applicable: bool = False,
+    names: Collection[str] = (),
+) -> Outcome:
+    """A one-shot run that is over. `fault`: why nothing of it counts ('' after status 0, see `fault_of`).
+
+    `names`: what the reporter has given before or promises (`reports:`, types in NAME.yaml). A run that lacks
+    one of those that it gave makes it unknown.
+    """
+    if not_applicable:
+        absent = Absent(Presence.NOT_APPLICABLE, cause=f"the reporter ended with status {NOT_APPLICABLE}")
+        return Outcome(verdict=Verdict.NOT_APPLICABLE, values=dict.fromkeys(names, absent), conditions=[])
+    frames = [parse_line(line, number, context.limits) for number, line in enumerate(lines, 1)]
+    parts = [take_frame(frame, context) for frame in frames if frame is not None]
+    run = _joined(parts, context.limits)
+    run.frames = sum(isinstance(frame, Frame) for frame in frames)
+    if fault:
+        # What it printed is still looked at, so that `test` and `status` can show both faults of one script.
+        return Outcome(
+            verdict=Verdict.FAILED, cause=fault, refusals=run.refusals, refused=run.refused, frames=run.frames
+        )
+    if not run.frames and not run.refused:
+        run.notes.append("printed nothing")
+    lost = next((refusal for refusal in run.refusals if not refusal.name), None)
+    cause = "not in the last run" + (f", of which line {lost.line} was refused" if lost else "")
+    for name in names:
+        run.values.setdefault(name, Absent(Presence.UNKNOWN, cause=cause, last=context.previous.get(name)))
+    run.conditions = run.conditions or []
+    return run
+
+
+def fault_of(*, status: int = 0, killed_by: int = 0, stderr: str = "") -> str:
+    """Why a run that ended by itself does not count, '' if it does; status 78 is not a fault.
+
+    `killed_by` is the number of the signal, `stderr` the first line that the run wrote there.
+    """
+    if killed_by:
+        try:
+            name = signal.Signals(killed_by).name
+        except ValueError:
+            name = f"signal {killed_by}"
+        what = f"killed by {name}"
+    elif status and status != NOT_APPLICABLE:
+        what = f"exit status {status}"
+    else:
+        return ""
+    said = escape(stderr.strip())
+    return f"{what}: {said}" if said else what
+
+
+def _type_of(name: str, context: Context) -> tuple[ResourceType | None, str]:
+    """The type of a name as it stands in a frame, and why this reporter may not give it ('' if it may)."""
+    plain, at, where = name.partition("@")
+    if problem := name_problem(plain):
+        return None, f"not a name: {problem}"
+    kind = context.types.get(plain)
+    if kind is None:
+        return None, "no such resource type: declare it in resources.yaml or under 'types:' in NAME.yaml"
+    if problem := _scope_problem(kind, where if at else None, context):
+        return None, problem
+    return kind, ""
+
+
+def _scope_problem(kind: ResourceType, where: str | None, context: Context) -> str:
+    if not context.external:
+        if where is not None:
+            return "a reporter on a node gives values of its own host: leave out '@'"
+        if kind.scope is not Scope.HOST:
+            return f"has scope {kind.scope.value}: only an external reporter (xce-reporter run) gives it"
+        if kind.reporter == "static":
+            return "only hosts.yaml gives it (reporter: static)"
+        return "" if kind.reporter in {"", context.reporter} else f"only '{kind.reporter}' reports it"
+    if kind.scope is Scope.HOST:
+        return "has scope host: only a reporter on the host gives it"
+    if kind.reporter != context.reporter:
+        return f"only '{kind.reporter}' reports it" if kind.reporter else "its type names no reporter"
+    if where is not None:
+        try:
+            split_location(where)
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+def _problem(kind: ResourceType, value: object, previous: Value | None) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Unfit):
+        return value.reason
+    problem = value_problem(kind, value, previous)
+    if problem and value == "":
+        problem += "; null says unknown"
+    return problem
+
+
+def _refuse(checked: Checked, context: Context, kind: ResourceType | None, refusal: Refusal) -> None:
+    checked.refusals.append(msgspec.structs.replace(refusal, name=escape(refusal.name, 80)))
+    if kind is not None:
+        text = f": {refusal.text}" if refusal.text else ""
+        last = context.previous.get(refusal.name)
+        absent = Absent(Presence.UNKNOWN, cause=f"refused: {refusal.reason}{text}", last=last)
+        checked.values[refusal.name] = absent
+
+
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+
+
+def _from_word(kind: ResourceType, word: str) -> tuple[object, str]:
+    """The value that one word of an elim line means for a type, and '' or why there is none."""
+    if word == "-":
+        return None, ""
+    if kind.kind is Kind.NUMERIC:
+        if not _NUMBER.fullmatch(word) or len(word) > 60:
+            comma = "; a decimal comma? numbers have a point" if "," in word else ""
+            return None, f"expected a number{comma}"
+        return (int(word) if word.lstrip("+-").isdecimal() else float(word)), ""
+    if kind.kind is Kind.BOOLEAN:
+        meaning = {"0": False, "1": True, "false": False, "true": True}
+        return meaning.get(word.lower()), "" if word.lower() in meaning else "expected 1 or 0"
+    if kind.kind is Kind.STRING:
+        return word, ""
+    return None, "a string-set cannot be given in elim mode"
+
+
+def _conditions(
+    raw: list[object], line: int, limits: Limits
+) -> tuple[list[ReportedCondition], list[Refusal]]:
+    taken: dict[str, ReportedCondition] = {}
+    refusals = []
+    for item in raw:
+        name = item.get("name") if isinstance(item, dict) else None
+        problem = _condition_problem(item, name, taken, limits)
+        if problem or not isinstance(item, dict) or not isinstance(name, str):
+            told = escape(name, 63) if isinstance(name, str) else "condition"
+            refusals.append(Refusal(name=told, reason=problem, text=shown(item), line=line))
+            continue
+        reason = escape(item.get("reason") or "", REASON)
+        taken[name] = ReportedCondition(name=name, reason=reason, hold=bool(item.get("hold")))
+    return list(taken.values()), refusals
+
+
+def _condition_problem(item: object, name: object, taken: Collection[str], limits: Limits) -> str:
+    if not isinstance(item, dict) or not isinstance(name, str):
+        return 'a condition is an object: {"name": ..., "reason": ..., "hold": true or false}'
+    if problem := name_problem(name):
+        return f"not a name: {problem}"
+    if name in taken:
+        return "given twice in one frame"
+    if len(taken) >= limits.conditions:
+        return f"more than {limits.conditions} conditions"
+    if not isinstance(item.get("reason") or "", str):
+        return "'reason' must be a string"
+    if not isinstance(item.get("hold", False), bool):
+        return "'hold' must be true or false"
+    return ""
+
+
+def _noted(frame: Frame) -> list[str]:
+    place = f"line {frame.line}: " if frame.line else ""
+    return [place + note for note in frame.notes]
+
+
+def _joined(parts: Sequence[Outcome], limits: Limits) -> Outcome:
+    """The frames of one run as one: the last line wins for a name, a condition and the inventory."""
+    run = Outcome(values={}, notes=[])
+    refusals: list[Refusal] = []
+    conditions: dict[str, ReportedCondition] | None = None
+    again: set[str] = set()
+    for part in parts:
+        again |= run.values.keys() & part.values.keys()
+        run.values |= part.values
+        run.instances = part.instances or run.instances
+        if part.conditions is not None:
+            conditions = (conditions or {}) | {item.name: item for item in part.conditions}
+        refusals += part.refusals
+        run.refused += part.refused - len(part.refusals)
+        run.notes += part.notes
+    if len(run.values) > limits.names:
+        reason = f"{len(run.values)} names in one run, more than {limits.names}"
+        run.values = dict(list(run.values.items())[: limits.names])
+        refusals.append(Refusal(reason=reason))
+    if again:
+        run.notes.append("given by several lines, the last one counts: " + ", ".join(sorted(again)[:8]))
+    run.conditions = None if conditions is None else list(conditions.values())
+    run.notes = run.notes[: limits.refusals]
+    return _refused(run, refusals, limits)
+
+
+def _refused(outcome: Outcome, refusals: list[Refusal], limits: Limits) -> Outcome:
+    outcome.refused += len(refusals)
+    outcome.refusals = refusals[: limits.refusals]
+    return outcome

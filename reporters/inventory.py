@@ -1,0 +1,114 @@
+"""The `instances` of a frame: each unit checked alone, and whether the set that is left can be trusted whole.
+
+Pure. A unit that is refused makes the inventory incomplete: what is missing from an incomplete inventory is
+not known to be gone.
+"""
+
+import msgspec
+
+from xce.model.instance import INSTANCES, Instance, Inventory
+from xce.reporters.frame import Refusal, escape, repeated_names, shown
+
+TEXT_BYTES = 1024
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The units of one frame. The agent gives them a generation when they differ from the ones before."""
+
+    instances: list[Instance]
+    complete: bool
+
+    def numbered(self, reporter: str, generation: int) -> Inventory:
+        """As an inventory."""
+        return Inventory(
+            reporter=reporter, generation=generation, complete=self.complete, instances=self.instances
+        )
+
+
+def check(raw: list[object], *, complete: bool, line: int = 0) -> tuple[Found | None, list[Refusal]]:
+    """The units that are sound, and the others as refusals. None: too many, nothing is taken."""
+    if len(raw) > INSTANCES:
+        return None, [
+            Refusal(name="instances", reason=f"{len(raw)} of them, more than {INSTANCES}", line=line)
+        ]
+    sound: dict[str, Instance] = {}
+    twice: set[str] = set()
+    refusals = []
+    for item in raw:
+        unit = _instance(item)
+        if isinstance(unit, str):
+            refusals.append(Refusal(name=_label(item), reason=unit, text=shown(item), line=line))
+        elif unit.id in sound or unit.id in twice:
+            twice.add(unit.id)
+        else:
+            sound[unit.id] = unit
+    for name in twice:
+        sound.pop(name, None)
+        refusals.append(Refusal(name=f"instance {name}", reason="its id occurs twice", line=line))
+    refusals += _drop_orphans(sound, line)
+    return Found(list(sound.values()), complete and not refusals), refusals
+
+
+def _drop_orphans(sound: dict[str, Instance], line: int) -> list[Refusal]:
+    """Takes out units whose parent is not there, and theirs."""
+    refusals = []
+    while orphans := [unit for unit in sound.values() if unit.parent and unit.parent not in sound]:
+        for unit in orphans:
+            reason = f"its parent {unit.parent} is not in the inventory"
+            refusals.append(Refusal(name=f"instance {unit.id}", reason=reason, line=line))
+            del sound[unit.id]
+    return refusals
+
+
+def _label(item: object) -> str:
+    name = item.get("id") if isinstance(item, dict) else None
+    return f"instance {escape(name, 80)}" if isinstance(name, str) else "instance"
+
+
+def _instance(item: object) -> Instance | str:
+    """The unit, or what is wrong with it."""
+    if not isinstance(item, dict):
+        return "an instance is an object"
+    if repeated := repeated_names(item):
+        return f"'{escape(repeated[0], 63)}' occurs twice in it"
+    try:
+        unit = msgspec.convert(item, Instance)
+    except msgspec.ValidationError as error:
+        return in_words(error)
+    return _text_problem(unit) or unit
+
+
+def _text_problem(unit: Instance) -> str:
+    texts = [unit.kind, unit.parent, unit.reason, *unit.attributes, *unit.capacity]
+    for value in unit.attributes.values():
+        texts += value if isinstance(value, list) else [value] if isinstance(value, str) else []
+    for text in texts:
+        if len(text.encode(errors="surrogatepass")) > TEXT_BYTES:
+            return f"a text in it is longer than {TEXT_BYTES} bytes"
+        if not text.isprintable():
+            return "a text in it holds a control or invisible character"
+    if any(amount < 0 for amount in unit.capacity.values()):
+        return "a capacity is below 0"
+    return ""
+
+
+_NAMES = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "null",
+    "array": "a list",
+    "object": "an object",
+    "Unfit": "a number that cannot be kept",
+}
+
+
+def in_words(error: msgspec.ValidationError) -> str:
+    """msgspec's message in the words of this project: `'capacity': expected an integer, got a string`."""
+    text, _, place = str(error).partition(" - at `$")
+    for name, word in _NAMES.items():
+        text = text.replace(f"`{name}`", word).replace(f"`{name} | ", f"`{word} | ")
+    where = place.rstrip("`").lstrip(".")
+    text = text.replace("`", "'")
+    return f"'{where}': {text[:1].lower()}{text[1:]}" if where else text[:1].lower() + text[1:]
