@@ -1,0 +1,126 @@
+"""The audit log: one JSON line for each call that changes something, and for each one that was refused.
+
+Lines go to a file, or to standard error (the journal, under systemd) when none is named. They are written by
+the background thread, so that a hung disk holds up nobody. The file is opened for each write: it may be
+rotated by renaming at any time, and no signal is needed. While writing fails, lines wait; those that find no
+room are counted, and the log itself says how many are missing.
+"""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from xce.broker.background import Background
+
+ROOM = 10_000
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line; every key is in each of them."""
+
+    at: str
+    """Wall time, ISO 8601, UTC."""
+    who: str
+    """Name of the key that asked; '' for the broker itself."""
+    role: str
+    operation: str
+    target: str = ""
+    """Location, type or key that it was about."""
+    op_id: str = ""
+    result: str = "ok"
+    """'ok', or the code of the refusal."""
+    revision: int = 0
+    """Of the last fact that it made; 0 for none."""
+    address: str = ""
+
+
+class Audit:
+    """Where the lines go: `path`, or standard error when it is ''."""
+
+    def __init__(
+        self, path: str, background: Background, *, wall: Callable[[], float] = time.time, room: int = ROOM
+    ) -> None:
+        self._path, self._background, self._wall, self._room = path, background, wall, room
+        self._lines: deque[bytes] = deque()
+        self._scheduled = False
+        self._rest = b""  # the thread's: what a failed write left over
+        self._told = 0
+        self.dropped = 0
+        """Lines that found no room because writing failed or hung for so long."""
+
+    def record(
+        self,
+        *,
+        who: str,
+        role: str,
+        operation: str,
+        target: str = "",
+        op_id: str = "",
+        result: str = "ok",
+        revision: int = 0,
+        address: str = "",
+    ) -> None:
+        """Add a line; never blocks and never fails."""
+        if len(self._lines) >= self._room:
+            self.dropped += 1
+        else:
+            entry = Entry(
+                at=_iso(self._wall()),
+                who=who,
+                role=role,
+                operation=operation,
+                target=target,
+                op_id=op_id,
+                result=result,
+                revision=revision,
+                address=address,
+            )
+            self._lines.append(_line(entry))
+        self.flush()
+
+    def flush(self) -> None:
+        """Have what waits written. `record` does so; the loop does it now and then, to try after a fault."""
+        if not self._scheduled and (self._lines or self._rest or self.dropped > self._told):
+            self._scheduled = True  # before the thread can set it back
+            if not self._background.submit("audit log", self._write):
+                self._scheduled = False
+
+    def _write(self) -> None:
+        """In the thread: everything that waits in one piece; raises OSError and keeps what is not written."""
+        self._scheduled = False
+        descriptor = 2
+        if self._path:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, 0o640)
+        try:
+            self._pour(descriptor)  # what was left over, so that no line is cut in two
+            lines = [self._lines.popleft() for _ in range(len(self._lines))]
+            dropped = self.dropped
+            if dropped > self._told:
+                lines.append(self._gap(dropped - self._told))
+                self._told = dropped
+            self._rest = b"".join(lines)
+            self._pour(descriptor)
+        finally:
+            if self._path:
+                os.close(descriptor)
+
+    def _pour(self, descriptor: int) -> None:
+        while self._rest:
+            self._rest = self._rest[os.write(descriptor, self._rest) :]
+
+    def _gap(self, missing: int) -> bytes:
+        words = f"{missing} lines are missing before this one"
+        return _line(Entry(at=_iso(self._wall()), who="", role="", operation="audit", result=words))
+
+
+def _line(entry: Entry) -> bytes:
+    return msgspec.json.encode(entry) + b"\n"
+
+
+def _iso(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,75 @@
+"""One thread for writes that nobody waits for: the cache of last values, the audit log.
+
+What must not be lost goes to the store instead. Jobs run one after the other; the queue is bounded, and a job
+that finds it full is dropped and counted. A job that fails is said once when that begins and once when the
+same job works again.
+"""
+
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+ROOM = 64
+IDLE_S = 60.0
+
+
+class Background:
+    """`submit` never blocks; `say` gets one line when a fault begins or ends, from the thread."""
+
+    def __init__(self, *, say: Callable[[str], None], room: int = ROOM) -> None:
+        self._say = say
+        self._jobs: queue.Queue[tuple[str, Callable[[], object]] | None] = queue.Queue(room)
+        self._closed = False
+        self.dropped: Counter[str] = Counter()
+        """Jobs that found the queue full, by name."""
+        self.faults: dict[str, str] = {}
+        """What is wrong at present, by name of the job."""
+        self._thread = threading.Thread(target=self._work, name="background", daemon=True)
+        self._thread.start()
+
+    def submit(self, name: str, job: Callable[[], object]) -> bool:
+        """Run `job` soon. False: it was dropped, because the disk does not keep up or the end has come."""
+        try:
+            if self._closed:
+                raise queue.Full
+            self._jobs.put_nowait((name, job))
+        except queue.Full:
+            self.dropped[name] += 1
+            return False
+        return True
+
+    def close(self, deadline: float) -> bool:
+        """Finish what waits within `deadline` seconds; False if that was too short. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            try:
+                self._jobs.put(None, timeout=deadline)
+            except queue.Full:
+                return False
+        self._thread.join(deadline)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                item = self._jobs.get(timeout=IDLE_S)
+            except queue.Empty:
+                continue
+            if item is None:
+                return
+            name, job = item
+            try:
+                job()
+            except OSError as error:
+                self._fault(name, f"cannot write the {name}: {error}")
+            except Exception as error:  # noqa: BLE001 - a bug in one job must not end the others
+                self._fault(name, f"internal error: cannot write the {name}: {error!r}")
+            else:
+                if self.faults.pop(name, ""):
+                    self._say(f"the {name} is written again")
+
+    def _fault(self, name: str, words: str) -> None:
+        if name not in self.faults:
+            self._say(words)
+        self.faults[name] = words

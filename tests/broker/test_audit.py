@@ -1,0 +1,182 @@
+"""The audit log: one line for each call, whole, in order, and it says itself when lines are missing."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xce.broker.audit import Audit
+from xce.broker.background import Background
+
+WALL = 1_714_564_800.25
+
+
+@pytest.fixture
+def background() -> Iterator[Background]:
+    made = Background(say=lambda _: None)
+    yield made
+    assert made.close(10)
+
+
+def settle(background: Background) -> None:
+    done = threading.Event()
+    assert background.submit("mark", done.set)
+    assert done.wait(10)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    text = path.read_bytes()
+    assert text.endswith(b"\n")
+    return [msgspec.json.decode(line) for line in text.splitlines()]
+
+
+def log(path: Path, background: Background, **more: int) -> Audit:
+    return Audit(str(path), background, wall=lambda: WALL, **more)
+
+
+def drain(audit: Audit, number: int) -> None:
+    audit.record(who="alice", role="admin", operation="drain", target=f"host:n{number}", revision=number)
+
+
+def test_a_line_says_who_did_what_to_what_from_where_and_with_which_result(
+    tmp_path: Path, background: Background
+) -> None:
+    audit = log(tmp_path / "audit", background)
+    audit.record(
+        who="alice",
+        role="admin",
+        operation="drain",
+        target="host:node17",
+        op_id="op-9",
+        result="not-durable",
+        revision=41,
+        address="tcp://192.0.2.7",
+    )
+    settle(background)
+    assert lines(tmp_path / "audit") == [
+        {
+            "at": "2024-05-01T12:00:00.250Z",
+            "who": "alice",
+            "role": "admin",
+            "operation": "drain",
+            "target": "host:node17",
+            "op_id": "op-9",
+            "result": "not-durable",
+            "revision": 41,
+            "address": "tcp://192.0.2.7",
+        }
+    ]
+    assert (tmp_path / "audit").stat().st_mode & 0o777 == 0o640
+
+
+@given(st.lists(st.text(max_size=40), max_size=5))
+def test_no_text_can_forge_a_line(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    path = tmp_path_factory.mktemp("audit") / "log"
+    background = Background(say=lambda _: None)
+    audit = log(path, background)
+    for text in ["first", *texts]:
+        audit.record(who=text, role="admin", operation=text, target=text)
+    assert background.close(10)
+    assert path.read_bytes().count(b"\n") == len(texts) + 1
+    assert [line["who"] for line in map(msgspec.json.decode, path.read_bytes().split(b"\n")[:-1])] == [
+        "first",
+        *texts,
+    ]
+
+
+def test_lines_keep_their_order_and_are_appended(tmp_path: Path, background: Background) -> None:
+    for start in (0, 500):
+        audit = log(tmp_path / "audit", background)
+        for number in range(start, start + 500):
+            drain(audit, number)
+        settle(background)
+    assert [line["revision"] for line in lines(tmp_path / "audit")] == list(range(1000))
+
+
+def test_the_file_can_be_rotated_by_renaming_at_any_time(tmp_path: Path, background: Background) -> None:
+    audit = log(tmp_path / "audit", background)
+    drain(audit, 1)
+    settle(background)
+    (tmp_path / "audit").rename(tmp_path / "audit.1")
+    drain(audit, 2)
+    settle(background)
+    assert [line["revision"] for line in lines(tmp_path / "audit.1")] == [1]
+    assert [line["revision"] for line in lines(tmp_path / "audit")] == [2]
+
+
+def test_lines_without_room_are_counted_and_the_log_says_so(tmp_path: Path, background: Background) -> None:
+    hold = threading.Event()
+    background.submit("slow disk", lambda: hold.wait(10))
+    audit = log(tmp_path / "audit", background, room=5)
+    for number in range(8):
+        drain(audit, number)
+    assert audit.dropped == 3
+    hold.set()
+    settle(background)
+    drain(audit, 8)
+    settle(background)
+    written = lines(tmp_path / "audit")
+    assert [line["revision"] for line in written] == [0, 1, 2, 3, 4, 0, 8]
+    assert (written[5]["operation"], written[5]["result"]) == ("audit", "3 lines are missing before this one")
+
+
+def test_what_could_not_be_written_is_written_later(tmp_path: Path, background: Background) -> None:
+    path = tmp_path / "missing" / "audit"
+    audit = log(path, background)
+    for number in range(3):
+        drain(audit, number)
+        settle(background)
+    assert background.faults.keys() == {"audit log"}
+    path.parent.mkdir()
+    audit.flush()
+    settle(background)
+    assert [line["revision"] for line in lines(path)] == [0, 1, 2]
+    assert background.faults == {}
+
+
+def test_a_line_that_was_cut_short_is_finished_not_repeated(tmp_path: Path, background: Background) -> None:
+    """A full disk takes a part of a write: here a pipe of one page that nobody reads, until somebody does."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    audit = log(path, background)
+    blocking_open = os.open
+
+    def open_nonblocking(name: Any, flags: int, *rest: Any) -> int:
+        return blocking_open(name, flags | os.O_NONBLOCK, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", open_nonblocking)
+        for number in range(900):
+            drain(audit, number)
+        got = b""
+        for _ in range(100):
+            settle(background)
+            try:
+                while piece := os.read(reader, 65536):
+                    got += piece
+            except BlockingIOError:
+                pass
+            audit.flush()
+            if got.count(b"\n") >= 900:
+                break
+    os.close(reader)
+    assert [msgspec.json.decode(line)["revision"] for line in got.splitlines()] == list(range(900))
+
+
+def test_without_a_file_lines_go_to_standard_error() -> None:
+    code = (
+        "from xce.broker.audit import Audit; from xce.broker.background import Background\n"
+        "background = Background(say=print); audit = Audit('', background)\n"
+        "audit.record(who='alice', role='admin', operation='undrain'); background.close(10)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=30)
+    assert msgspec.json.decode(done.stderr)["operation"] == "undrain"
