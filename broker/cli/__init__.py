@@ -1,27 +1,30 @@
 """`xce-broker`: one module per subcommand, loaded only when it is named.
 
-Each `cli/NAME.py` has `SUMMARY` (one line) and `run(argv) -> exit code`, and reads its own options. An error
-that a person can do something about leaves as a message on stderr and an exit code, never as a traceback.
+Each `cli/NAME.py` has `SUMMARY` (one line), `parser()` (options, and help that is complete enough for a man
+page) and `run(argv) -> exit code`. An error that a person can do something about leaves as a message on
+stderr and an exit code, never as a traceback: `options.py`.
 """
 
 import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = (
-    "run",
-    "status",
-    "hosts",
-    "supply",
-    "types",
-    "pools",
-    "hold",
-    "drain",
-    "watch",
-    "snapshot",
-    "key",
-)
-"""In the order of `--help`. A command's module has its name."""
+COMMANDS = {
+    "run": "run the broker in the foreground",
+    "status": "show the broker: peers, numbers, counters, and what needs an admin",
+    "hosts": "list hosts with state, holds, readings and reporters",
+    "host": "add, admit or release hosts",
+    "drain": "drain hosts, end a drain, or list drained hosts",
+    "hold": "hold a location, end a hold, or list holds",
+    "supply": "list resources by location: value, presence, age, source, reporter, cause",
+    "types": "list resource types",
+    "pools": "list pools: base, borrowed, and what their reporters say",
+    "pool": "set a pool's amount of a resource",
+    "watch": "follow the changes, one line each",
+    "snapshot": "take a snapshot and show its number and quality, or all of it as JSON",
+    "key": "make, accept, revoke and list the keys of peers",
+}
+"""In the order of `--help`, with what each does. A command's module has its name."""
 
 USAGE = 2
 
@@ -30,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
-        print(_help(), file=sys.stdout if arguments else sys.stderr)
+        print(overview(), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else USAGE
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
@@ -40,14 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _help() -> str:
+def overview() -> str:
+    """What `--help` prints; it loads no command."""
     lines = ["usage: xce-broker COMMAND ...", "", "commands:"]
-    for name in COMMANDS:
-        try:
-            summary = importlib.import_module(f"{__name__}.{name}").SUMMARY
-        except ModuleNotFoundError as error:
-            if error.name != f"{__name__}.{name}":
-                raise
-            continue  # not part of this installation
-        lines.append(f"  {name:<10}{summary}")
-    return "\n".join([*lines, "", "xce-broker COMMAND --help explains one of them."])
+    lines += [f"  {name:<10}{summary}" for name, summary in COMMANDS.items()]
+    return "\n".join([*lines, "", "xce-broker COMMAND --help explains one of them, with examples."])

@@ -1,0 +1,62 @@
+"""From a command's options to a client: which broker, with which keys."""
+
+import argparse
+import os
+from pathlib import Path
+
+from xce.broker.cli.options import CONFIGURATION, UsageError
+from xce.broker.client import Broker, Client
+from xce.model.configuration import BrokerFile
+from xce.wire import keys
+
+
+def connect(options: argparse.Namespace) -> Client:
+    """A client for the broker that the options mean; raises `UsageError` or `KeyFileError`."""
+    broker = chosen(options)
+    try:
+        return Client(broker, timeout=options.timeout)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def chosen(options: argparse.Namespace, configuration: Path = CONFIGURATION) -> Broker:
+    """The broker that the options, the environment and the files of this host mean."""
+    if options.broker:
+        return _given(options.broker, options)
+    settings = of_this_host(configuration)
+    local = settings.local
+    if local and (os.access(local, os.W_OK) or not os.access(options.key, os.R_OK)):
+        return Broker(f"ipc://{local}")
+    if not settings.listen:
+        raise UsageError("which broker? this host's listens on no port", "give --broker, or set XCE_BROKER")
+    return _given(_reachable(settings.listen[0]), options)
+
+
+def of_this_host(configuration: Path) -> BrokerFile:
+    """The settings of the broker on this host, the defaults where it has no file that can be read."""
+    from xce.model import document, schema  # noqa: PLC0415 - YAML costs 20 ms
+
+    try:
+        text = configuration.read_text()
+    except OSError:
+        return BrokerFile()
+    try:
+        return document.load(text, str(configuration), BrokerFile)
+    except schema.ConfigRefused as error:
+        raise UsageError(str(error), "correct it, or give --broker") from error
+
+
+def _given(endpoint: str, options: argparse.Namespace) -> Broker:
+    if endpoint.startswith("ipc://"):
+        return Broker(endpoint)
+    if not endpoint.startswith("tcp://"):
+        raise UsageError(f"{endpoint!r} is no broker", "expected tcp://HOST:PORT or ipc://PATH")
+    mine = keys.load(options.key, secret=True)
+    theirs = keys.load(options.broker_key, secret=False)
+    return Broker(endpoint, mine, theirs.public)
+
+
+def _reachable(listen: str) -> str:
+    """The address at which this host reaches its own port."""
+    address, _, port = listen.removeprefix("tcp://").rpartition(":")
+    return f"tcp://127.0.0.1:{port}" if address in {"*", "0.0.0.0", "[::]"} else listen

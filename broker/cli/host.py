@@ -1,0 +1,83 @@
+"""`xce-broker host add | admit | release`: which hosts should exist."""
+
+import argparse
+from collections.abc import Sequence
+
+from xce.broker.cli import COMMANDS, select
+from xce.broker.cli.connect import connect
+from xce.broker.cli.options import GOOD, Example, carry_out, connection, positive
+from xce.broker.cli.options import parser as command_parser
+from xce.model.message import HostAdd, HostAdmit, HostRelease
+
+SUMMARY = COMMANDS["host"]
+ABOUT = """
+add      a host should exist; it is `expected` until its agent joins
+admit    let in a host that joined and that nobody expected (condition `unknown-host`)
+release  the host should no longer exist; its agent is refused from now on
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options and help."""
+    made = command_parser(
+        "host",
+        SUMMARY,
+        ABOUT,
+        [
+            Example("xce-broker host add 'node[01-16]' --group rack1 --join-within 600", "sixteen to come"),
+            Example("xce-broker host admit node17", "yes, it is ours"),
+            Example("xce-broker host release node03 --reason 'sent back'", "gone for good"),
+        ],
+        connects=False,
+    )
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="add|admit|release")
+    for verb, what in (
+        ("add", "hosts should exist"),
+        ("admit", "let unexpected hosts in"),
+        ("release", "hosts should no longer exist"),
+    ):
+        under = verbs.add_parser(verb, help=what, description=what)
+        connection(under)
+        under.add_argument("host", nargs="+", help="names or ranges")
+        if verb == "add":
+            under.add_argument("--group", action="append", default=[], help="host group; repeatable")
+            under.add_argument("--instance", default="", metavar="ID", help="the provisioner's id")
+            under.add_argument("--template", default="", help="what it was made from")
+            under.add_argument(
+                "--join-within",
+                type=positive,
+                default=0.0,
+                metavar="SECONDS",
+                help="say never-joined after this long",
+            )
+        if verb == "release":
+            under.add_argument("--reason", default="", help="for those who look later")
+    return made
+
+
+def run(argv: Sequence[str]) -> int:
+    """Carry the command out."""
+    return carry_out(parser(), _body, argv)
+
+
+def _body(options: argparse.Namespace) -> int:
+
+    names = select.hosts(options.host)
+    with connect(options) as client:
+        for name in names:
+            match options.verb:
+                case "add":
+                    order: HostAdd | HostAdmit | HostRelease = HostAdd(
+                        id="",
+                        host=name,
+                        groups=options.group,
+                        instance=options.instance,
+                        template=options.template,
+                        join_within_s=options.join_within,
+                    )
+                case "admit":
+                    order = HostAdmit(id="", host=name)
+                case _:
+                    order = HostRelease(id="", host=name, reason=options.reason)
+            print(f"host:{name} {options.verb}: done, revision {client.ask(order).revision}")
+    return GOOD

@@ -1,0 +1,186 @@
+"""`xce-broker key new | add | revoke | list`: who may talk to the broker."""
+
+import argparse
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from xce.broker.cli import COMMANDS, output
+from xce.broker.cli.connect import connect, of_this_host
+from xce.broker.cli.options import (
+    CONFIGURATION,
+    GOOD,
+    KEYS,
+    TROUBLE,
+    Example,
+    UsageError,
+    carry_out,
+    complain,
+    connection,
+    json_option,
+)
+from xce.broker.cli.options import parser as command_parser
+from xce.model.message import KeyAdd, KeyRevoke, KeysRequest, KeyView
+from xce.model.role import Role
+from xce.wire import keys
+
+SUMMARY = COMMANDS["key"]
+ABOUT = """
+Every peer that comes by TCP has a key pair (CURVE), and every key has a role:
+
+  agent       a host's agent; --hosts says for which host names it may speak
+  reporter    xce-reporter, for values of pools that its name is assigned to
+  provider    adds, releases and drains hosts, sets pools
+  controller  takes snapshots, follows changes, holds and drains
+  admin       everything
+
+NAME.key holds the secret: mode 0600, for the peer alone. NAME.pub is for the broker. The broker's own pair is
+made by `key new broker`; every peer needs its broker.pub.
+"""
+_VERBS = {
+    "new": "make a key pair",
+    "add": "let the broker accept a public key",
+    "revoke": "let the broker accept a key no longer; its connections are cut off",
+    "list": "list accepted and revoked keys",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options and help."""
+    made = command_parser(
+        "key",
+        SUMMARY,
+        ABOUT,
+        [
+            Example("xce-broker key new broker", "the broker's own pair, in /etc/xce/keys"),
+            Example("xce-broker key new node17 --role agent --hosts node17", "a pair for one host"),
+            Example("xce-broker key add node17.pub", "the running broker accepts it"),
+            Example("xce-broker key add --offline admin.pub", "from its next start or reload"),
+            Example("xce-broker key revoke node17 --reason 'disk was sold'", "never again"),
+            Example("xce-broker key list", "who is known"),
+        ],
+        connects=False,
+    )
+    verbs = made.add_subparsers(dest="verb", required=True, metavar="|".join(_VERBS))
+    under = {verb: verbs.add_parser(verb, help=what, description=what) for verb, what in _VERBS.items()}
+    new, add, revoke, listing = under.values()
+    new.add_argument("name", help="whose; `broker` for the broker itself")
+    new.add_argument("--role", choices=[role.value for role in Role], help="needed, but for the broker")
+    new.add_argument("--hosts", default="", metavar="PATTERNS", help="agents: host names, comma between them")
+    new.add_argument(
+        "--directory", type=Path, help=f"where to write; default: the current one, for the broker {KEYS}"
+    )
+    add.add_argument("file", type=Path, help="NAME.pub")
+    for verb in (add, listing):
+        verb.add_argument("--offline", action="store_true", help="use the directory, ask no running broker")
+        verb.add_argument("--directory", type=Path, help="of accepted keys; default: that of broker.yaml")
+    revoke.add_argument("name", help="the key's name")
+    revoke.add_argument("--reason", required=True, help="for those who look later")
+    json_option(listing)
+    for verb in (add, revoke, listing):
+        connection(verb)
+    return made
+
+
+def run(argv: Sequence[str]) -> int:
+    """Carry the command out."""
+    return carry_out(
+        parser(),
+        lambda options: {"new": _new, "add": _add, "revoke": _revoke, "list": _list}[options.verb](options),
+        argv,
+    )
+
+
+def _new(options: argparse.Namespace) -> int:
+    is_broker = options.name == "broker"
+    if is_broker and (options.role or options.hosts):
+        raise UsageError("the broker's own key has no role and no hosts", "another name for another key")
+    if not is_broker and not options.role:
+        raise UsageError("which role?", f"--role {'|'.join(Role)}")
+    if options.hosts and options.role != Role.AGENT:
+        raise UsageError("--hosts is for agents", "leave it out")
+    hosts = tuple(part.strip() for part in options.hosts.split(",") if part.strip())
+    try:
+        pair = keys.new(options.name, "broker" if is_broker else options.role, hosts)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    directory = options.directory or (KEYS if is_broker else Path())
+    secret, public = directory / f"{pair.name}.key", directory / f"{pair.name}.pub"
+    for path in (secret, public):
+        if path.exists():
+            raise UsageError(f"cannot write {path}: it exists already", "move it away to make a new key")
+    keys.save(pair, secret)
+    try:
+        keys.save(keys.KeyPair(pair.name, pair.role, pair.public, hosts=pair.hosts), public)
+    except keys.KeyFileError:
+        secret.unlink()
+        raise
+    for path, what in ((secret, "secret: for the peer alone"), (public, "public")):
+        print(f"{path}  mode {stat.S_IMODE(path.stat().st_mode):04o}  {what}")
+    return GOOD
+
+
+def _add(options: argparse.Namespace) -> int:
+    key = keys.load(options.file, secret=False)
+    if not key.role or key.role == "broker":
+        raise UsageError(
+            f"{options.file} is no peer's key", "make one with: xce-broker key new NAME --role ROLE"
+        )
+    if options.offline:
+        path = _directory(options) / f"{key.name}.pub"
+        keys.save(keys.KeyPair(key.name, key.role, key.public, hosts=key.hosts), path)
+        print(f"{path}  accepted when the broker starts or reloads (systemctl reload xce-broker)")
+        return GOOD
+    with connect(options) as client:
+        done = client.ask(
+            KeyAdd(id="", name=key.name, role=key.role, public=key.public.decode(), hosts=list(key.hosts))
+        )
+    print(f"key {key.name} accepted as {key.role}, revision {done.revision}")
+    return GOOD
+
+
+def _revoke(options: argparse.Namespace) -> int:
+    with connect(options) as client:
+        done = client.ask(KeyRevoke(id="", name=options.name, reason=options.reason))
+    print(f"key {options.name} revoked, revision {done.revision}")
+    return GOOD
+
+
+def _list(options: argparse.Namespace) -> int:
+    problems: list[str] = []
+    if options.offline:
+        good, problems = keys.load_directory(_directory(options))
+        rows = [
+            KeyView(name=k.name, role=k.role, public=k.public.decode(), hosts=list(k.hosts)) for k in good
+        ]
+    else:
+        with connect(options) as client:
+            rows = client.ask(KeysRequest(id="")).keys
+    if options.json:
+        output.json(rows)
+    else:
+        output.table(
+            ("NAME", "ROLE", "HOSTS", "PUBLIC", "REVOKED"),
+            [(row.name, row.role, ",".join(row.hosts), row.public, row.revoked) for row in rows],
+            none="no keys",
+        )
+    for problem in problems:
+        complain(parser(), problem, "", TROUBLE)
+    return TROUBLE if problems else GOOD
+
+
+def _directory(options: argparse.Namespace) -> Path:
+    """The directory of accepted keys; only root or we may write in it."""
+    directory: Path = options.directory or Path(of_this_host(CONFIGURATION).accepted_keys)
+    try:
+        status = directory.stat()
+    except OSError as error:
+        raise UsageError(f"cannot use {directory}: {error.strerror}", f"mkdir -m 755 {directory}") from error
+    if status.st_mode & 0o022 or status.st_uid not in {0, os.geteuid()}:
+        mode = stat.S_IMODE(status.st_mode)
+        raise UsageError(
+            f"cannot trust {directory}: owner {status.st_uid}, mode {mode:03o}: others could add keys",
+            f"chown root {directory}; chmod 755 {directory}",
+        )
+    return directory

@@ -1,0 +1,134 @@
+"""What all commands share: options, which broker is meant, exit codes, and how an error leaves.
+
+Which broker, in this order: `--broker`; the environment's XCE_BROKER; the local socket that broker.yaml
+names, if it may be opened; the broker's port on this host with the admin's key.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from xce.broker.session import BrokerRefused, BrokerUnreachable
+from xce.wire.keys import KeyFileError
+
+CONFIGURATION = Path("/etc/xce/broker.yaml")
+KEYS = Path("/etc/xce/keys")
+GOOD, TROUBLE, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
+"""Exit codes. Trouble: the broker said no, or what was shown needs somebody."""
+
+EXIT_STATUS = """\
+exit status:
+  0  good
+  1  refused by the broker, or what is shown needs attention
+  2  wrong usage, or a file that cannot be used
+  3  the broker cannot be reached"""
+
+Body = Callable[[argparse.Namespace], int]
+
+
+class UsageError(Exception):
+    """The command cannot be carried out as it was given."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class Example(NamedTuple):
+    """One line of the help's examples."""
+
+    command: str
+    what: str
+
+
+def parser(
+    name: str, summary: str, about: str, examples: Sequence[Example], *, connects: bool = True
+) -> argparse.ArgumentParser:
+    """The parser of one subcommand, with a help text that is complete enough to be its man page."""
+    width = max((len(example.command) for example in examples), default=0)
+    lines = [f"  {example.command.ljust(width)}  # {example.what}" for example in examples]
+    made = argparse.ArgumentParser(
+        prog=f"xce-broker {name}",
+        description=f"{summary}.\n\n{about.strip()}",
+        epilog="\n".join(["examples:", *lines, "", EXIT_STATUS]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if connects:
+        connection(made)
+    return made
+
+
+def connection(made: argparse.ArgumentParser) -> None:
+    """Add the options that say which broker is meant."""
+    group = made.add_argument_group("which broker")
+    group.add_argument(
+        "--broker",
+        metavar="ENDPOINT",
+        default=os.environ.get("XCE_BROKER", ""),
+        help="tcp://HOST:PORT or ipc://PATH; default: $XCE_BROKER, else the broker of this host",
+    )
+    group.add_argument(
+        "--key", metavar="FILE", type=Path, default=KEYS / "admin.key", help="our key; default: %(default)s"
+    )
+    group.add_argument(
+        "--broker-key",
+        metavar="FILE",
+        type=Path,
+        default=KEYS / "broker.pub",
+        help="the broker's public key; default: %(default)s",
+    )
+    group.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=positive,
+        default=5.0,
+        help="for each answer of the broker; default: %(default)g",
+    )
+
+
+def json_option(made: argparse.ArgumentParser, what: str = "print JSON instead of a table") -> None:
+    """Add `--json`."""
+    made.add_argument("--json", action="store_true", help=what)
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError(text)
+    return number
+
+
+def carry_out(made: argparse.ArgumentParser, body: Body, argv: Sequence[str]) -> int:
+    """Parse, do, and turn errors into words on stderr and an exit code."""
+
+    options = made.parse_args(list(argv))
+    try:
+        code = body(options)
+        sys.stdout.flush()
+    except BrokerUnreachable as error:
+        return complain(made, error.message, error.hint, UNREACHABLE)
+    except BrokerRefused as error:
+        return complain(made, error.message, error.hint, TROUBLE)
+    except UsageError as error:
+        return complain(made, str(error), error.hint, USAGE)
+    except KeyFileError as error:
+        return complain(made, str(error), "", USAGE)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GOOD
+    return code
+
+
+def complain(made: argparse.ArgumentParser, message: str, hint: str, code: int) -> int:
+    """Say what is wrong and what to do; gives back `code`."""
+    print(f"{made.prog}: {message}", file=sys.stderr)
+    if hint:
+        print(f"  hint: {hint}", file=sys.stderr)
+    return code

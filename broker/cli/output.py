@@ -1,0 +1,142 @@
+"""How commands print: aligned tables, JSON, ages and values in words. No command has a format of its own.
+
+On a terminal tables are coloured and folded to its width (rich); elsewhere they are plain, one row a line,
+nothing cut off but values that are longer than `VALUE_CHARS`. Text from outside cannot move the cursor.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from xce.model.message import Quality
+from xce.model.supply import Hold
+from xce.model.value import Value
+
+VALUE_CHARS = 60
+_STYLES = {
+    "available": "green",
+    "value": "green",
+    "joining": "cyan",
+    "expected": "cyan",
+    "draining": "yellow",
+    "stale": "yellow",
+    "unknown": "yellow",
+    "never-seen": "yellow",
+    "lost": "bold red",
+    "released": "dim",
+    "not-applicable": "dim",
+}
+"""By the exact text of a cell."""
+
+Cell: TypeAlias = str
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, none: str) -> None:
+    """Print rows under headers; `none` is printed to stderr instead when there are none."""
+    shown = [[printable(cell) for cell in row] for row in rows]
+    if not shown:
+        print(none, file=sys.stderr)
+    elif sys.stdout.isatty():
+        _rich(headers, shown)
+    else:
+        print("\n".join(plain(headers, shown)))
+
+
+def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
+    """The lines of a plain table; an empty cell is `-`, so that columns can be counted by `awk`."""
+    lines = [list(headers), *([cell or "-" for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def json(thing: Any) -> None:
+    """Print anything of ours as JSON, indented on a terminal."""
+    text = msgspec.json.encode(thing)
+    print((msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text).decode())
+
+
+def fields(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one pair a line."""
+    shown = [(name, printable(text)) for name, text in pairs]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, text in shown:
+        print(f"{name.ljust(width)}  {text or '-'}")
+
+
+def value(reading: Value | None, unit: str = "") -> str:
+    """A value as people read it, with its unit; '' for none."""
+    match reading:
+        case None:
+            return ""
+        case bool():
+            text = "true" if reading else "false"
+        case float():
+            text = f"{reading:.6g}"
+        case list():
+            text = ",".join(reading) or "(none)"
+        case _:
+            text = str(reading)
+    if len(text) > VALUE_CHARS:
+        text = f"{text[: VALUE_CHARS - 1]}…"
+    return f"{text} {unit}" if unit else text
+
+
+def age(seconds: float | None) -> str:
+    """A span of time in its two largest units; '' for none."""
+    if seconds is None:
+        return ""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    rest = int(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2])
+
+
+def holds(of_location: Sequence[Hold]) -> str:
+    """Holds in one cell: owner and reason of each."""
+    return "; ".join(f"{hold.owner} ({hold.reason})" if hold.reason else hold.owner for hold in of_location)
+
+
+def quality(of: Quality) -> list[tuple[str, str]]:
+    """How good the map is, as fields."""
+    counts = {
+        "value": of.value,
+        "stale": of.stale,
+        "unknown": of.unknown,
+        "never-seen": of.never_seen,
+        "not-applicable": of.not_applicable,
+    }
+    hosts = {**of.hosts, **({"rejoining": of.rejoining} if of.rejoining else {})}
+    return [
+        ("readings", ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"),
+        ("hosts", ", ".join(f"{count} {name}" for name, count in hosts.items() if count) or "none"),
+    ]
+
+
+def printable(text: str) -> str:
+    """`text` with everything escaped that could do more on a terminal than be seen."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _rich(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - 40 ms that only a terminal is worth
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for header in headers:
+        grid.add_column(header, overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+    Console().print(grid)

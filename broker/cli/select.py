@@ -1,0 +1,30 @@
+"""Which rows a person means: shell-style patterns and host ranges."""
+
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from xce.broker.cli.options import UsageError
+from xce.model.hostlist import expand
+
+
+def selector(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a name is meant: `node*`, `node[01-16]`; no patterns mean all."""
+    names: set[str] = set()
+    globs: list[str] = []
+    for pattern in patterns:
+        try:
+            names.update(expand(pattern))
+        except ValueError:
+            globs.append(pattern)
+    return lambda name: not patterns or name in names or any(fnmatchcase(name, pattern) for pattern in globs)
+
+
+def hosts(texts: Iterable[str]) -> list[str]:
+    """The host names that names and ranges stand for; raises `UsageError`."""
+    names: list[str] = []
+    for text in texts:
+        try:
+            names += expand(text.removeprefix("host:"))
+        except ValueError as error:
+            raise UsageError(f"host {text!r}: {error}", "a name, or a range: node[01-16]") from error
+    return names

@@ -1,0 +1,133 @@
+"""`xce-broker watch`: what changes, as it changes."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from xce.broker.cli import COMMANDS, changes
+from xce.broker.cli.connect import connect
+from xce.broker.cli.options import GOOD, Example, carry_out, json_option, positive
+from xce.broker.cli.options import parser as command_parser
+from xce.broker.cli.output import printable
+from xce.broker.cli.select import selector
+from xce.broker.client import Changed, Event, Fresh, LinkNews
+from xce.broker.mirror import Mirror
+from xce.model.message import LocationView
+
+SUMMARY = COMMANDS["watch"]
+ABOUT = """
+First a snapshot is taken, then each change of the map follows, with the number of its turn in the change
+stream; changes of one turn have one number:
+
+  #1042 host:node1 mem 812 → 799 MB
+  #1043 host:node1 lic_free 12 → unknown (exit status 3)
+  #1043 host:node2 state available → lost
+
+When changes were missed (the broker was restarted, or this command was too slow) a new snapshot is taken, and
+that is said on stderr. With --json each line is an object with `event`: `fresh` (the whole map), `changed` (a
+delta as in docs/protocol.md) or `link` (the link went down or came up).
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's options and help."""
+    made = command_parser(
+        "watch",
+        SUMMARY,
+        ABOUT,
+        [
+            Example("xce-broker watch", "everything"),
+            Example("xce-broker watch --location 'host:gpu*' mem 'lic_*'", "some resources of some hosts"),
+            Example("xce-broker watch --seconds 60 --json > changes", "a minute of everything"),
+        ],
+    )
+    made.add_argument("resource", nargs="*", help="only readings of these, as patterns; default: everything")
+    made.add_argument("--location", action="append", default=[], help="only locations of this pattern")
+    made.add_argument("--count", type=int, default=0, metavar="N", help="end after N lines")
+    made.add_argument("--seconds", type=positive, default=None, help="end after so long")
+    json_option(made, "print one JSON object a line, unfiltered")
+    return made
+
+
+def run(argv: Sequence[str]) -> int:
+    """Carry the command out."""
+    return carry_out(parser(), _body, argv)
+
+
+def _body(options: argparse.Namespace) -> int:
+    printer = _Json() if options.json else _Lines(options)
+    deadline = None if options.seconds is None else time.monotonic() + options.seconds
+    with connect(options) as client:
+        watch = client.watch()
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return GOOD
+            event = watch.next(left)
+            for line in printer.lines(event, watch.mirror) if event and watch.mirror else ():
+                print(line, flush=True)
+                printer.printed += 1
+                if printer.printed == options.count:
+                    return GOOD
+
+
+class _Json:
+    """Events as they are."""
+
+    printed = 0
+
+    def lines(self, event: Event, mirror: Mirror) -> list[str]:
+        match event:
+            case Fresh():
+                thing: dict[str, object] = {
+                    "event": "fresh",
+                    "reason": event.reason,
+                    "position": mirror.position,
+                    "revision": mirror.revision,
+                    "broker_ms": mirror.broker_ms,
+                    "locations": mirror.locations,
+                }
+            case Changed():
+                thing = {"event": "changed", "delta": event.delta}
+            case LinkNews():
+                thing = {"event": "link", "up": event.up, "text": event.text}
+            case _:
+                return []
+        return [msgspec.json.encode(thing).decode()]
+
+
+class _Lines:
+    """Events in words."""
+
+    printed = 0
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._resource, self._location = selector(options.resource), selector(options.location)
+        self._all = not options.resource
+        self._before: dict[str, LocationView] = {}
+
+    def lines(self, event: Event, mirror: Mirror) -> list[str]:
+        match event:
+            case Fresh():
+                self._before = dict(mirror.locations)
+                if event.reason:
+                    print(f"changes were missed: {printable(event.reason)}", file=sys.stderr)
+                print(f"#{mirror.position.sequence} {changes.summary(mirror)}", file=sys.stderr)
+            case LinkNews():
+                print(printable(event.text), file=sys.stderr)
+            case Changed(delta=delta):
+                found = [
+                    f"#{delta.position.sequence} {printable(f'{key} {text}'.strip())}"
+                    for key, resource, text in changes.of_delta(delta, self._before, mirror.types)
+                    if self._location(key) and (self._all or (resource and self._resource(resource)))
+                ]
+                for key in {*delta.removed, *delta.locations}:
+                    if key in mirror.locations:
+                        self._before[key] = mirror.locations[key]
+                    else:
+                        self._before.pop(key, None)
+                return found
+        return []

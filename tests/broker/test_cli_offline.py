@@ -1,0 +1,163 @@
+"""Commands that need no broker, and what every command says when there is none."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xce.broker import cli
+from xce.broker.cli import COMMANDS, main
+from xce.broker.cli.connect import chosen
+from xce.broker.cli.options import UsageError
+from xce.broker.cli.supply import parser as supply_parser
+from xce.wire import keys
+
+ARGUMENTS = {
+    "host": ["admit", "node1"],
+    "pool": ["set", "a", "b", "--base", "1"],
+    "key": ["list"],
+    "drain": ["node1", "--reason", "fan"],
+    "hold": ["host:node1", "--reason", "fan"],
+}
+ASKING = [name for name in COMMANDS if name != "run"]
+Output = pytest.CaptureFixture[str]
+
+
+def test_every_command_has_a_module_with_its_summary_and_a_whole_help() -> None:
+    for name, summary in COMMANDS.items():
+        module = __import__(f"xce.broker.cli.{name}", fromlist=["x"])
+        assert summary == module.SUMMARY
+        if name != "run":
+            text = module.parser().format_help()
+            assert f"xce-broker {name}" in text
+            assert "examples:" in text
+            assert "exit status:" in text
+
+
+def test_the_overview_loads_nothing_but_itself() -> None:
+    program = "import sys; from xce.broker.cli import main; main(['--help']);"
+    program += "print(*sys.modules, file=sys.stderr)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "supply" in loaded.stdout
+    assert not {"msgspec", "zmq", "argparse", "rich", "yaml"} & set(loaded.stderr.split())
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: Output) -> None:
+    assert main(["sing"]) == 2
+    assert "no command 'sing'" in capsys.readouterr().err
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_without_a_broker_every_command_says_so_and_exits_3(
+    name: str, tmp_path: Path, capsys: Output
+) -> None:
+    endpoint = f"ipc://{tmp_path}/none"
+    where = ["--broker", endpoint, "--timeout", "0.1"]
+    assert main([name, *ARGUMENTS.get(name, []), *where]) == 3
+    captured = capsys.readouterr()
+    assert f"there is no socket {tmp_path}/none" in captured.err
+    assert "hint:" in captured.err
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["drain", "node1"], "a drain needs a reason"),
+        (["drain", "--end"], "which host's drain"),
+        (["drain", "node[9-1]", "--reason", "x"], "the first number is above the last"),
+        (["hold", "node1", "--reason", "x"], "expected host:NAME"),
+        (["hold", "host:node1"], "a hold needs a reason"),
+        (["pool", "set", "a", "b"], "nothing to set"),
+        (["supply", "--broker", "node1:7400"], "is no broker"),
+        (["supply", "--broker", "tcp://node1:7400", "--key", "/none.key"], "cannot read /none.key"),
+        (["key", "new", "me"], "which role?"),
+        (["key", "new", "broker", "--role", "agent"], "has no role"),
+        (["key", "new", "me", "--role", "admin", "--hosts", "a"], "--hosts is for agents"),
+        (["key", "new", "../me", "--role", "admin"], "letters, digits"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error_in_words(
+    arguments: list[str], words: str, capsys: Output
+) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_key_pair_is_written_with_its_modes(tmp_path: Path, capsys: Output) -> None:
+    before = os.umask(0)
+    try:
+        code = main(
+            ["key", "new", "node1", "--role", "agent", "--hosts", "node1,n*", "--directory", str(tmp_path)]
+        )
+    finally:
+        os.umask(before)
+    assert code == 0
+    secret, public = tmp_path / "node1.key", tmp_path / "node1.pub"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert stat.S_IMODE(public.stat().st_mode) == 0o644
+    assert keys.load(secret, secret=True).hosts == ("node1", "n*")
+    assert keys.load(public, secret=False).public == keys.load(secret, secret=True).public
+    assert "secret-key" not in public.read_text()
+    text = capsys.readouterr().out
+    assert f"{secret}  mode 0600" in text
+    assert keys.load(secret, secret=True).secret.decode() not in text
+
+
+def test_a_key_is_never_overwritten(tmp_path: Path, capsys: Output) -> None:
+    arguments = ["key", "new", "broker", "--directory", str(tmp_path)]
+    assert main(arguments) == 0
+    before = (tmp_path / "broker.key").read_text()
+    assert main(arguments) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert (tmp_path / "broker.key").read_text() == before
+
+
+def test_a_key_is_accepted_offline_only_into_a_directory_that_others_cannot_write(
+    tmp_path: Path, capsys: Output
+) -> None:
+    accepted = tmp_path / "accepted"
+    accepted.mkdir(mode=0o755)
+    assert main(["key", "new", "ctl", "--role", "controller", "--directory", str(tmp_path)]) == 0
+    add = ["key", "add", "--offline", "--directory", str(accepted), str(tmp_path / "ctl.pub")]
+    accepted.chmod(0o777)
+    assert main(add) == 2
+    assert "mode 777: others could add keys" in capsys.readouterr().err
+    accepted.chmod(0o755)
+    assert main(add) == 0
+    assert main(["key", "list", "--offline", "--directory", str(accepted), "--json"]) == 0
+    assert '"role":"controller"' in capsys.readouterr().out
+
+
+def test_an_open_secret_key_is_refused_by_name(tmp_path: Path, capsys: Output) -> None:
+    assert main(["key", "new", "me", "--role", "admin", "--directory", str(tmp_path)]) == 0
+    (tmp_path / "me.key").chmod(0o644)
+    assert main(["hosts", "--broker", "tcp://127.0.0.1:1", "--key", str(tmp_path / "me.key")]) == 2
+    assert f"chmod 600 {tmp_path}/me.key" in capsys.readouterr().err
+
+
+def test_the_broker_of_this_host_is_the_one_of_its_file(tmp_path: Path) -> None:
+    options = supply_parser().parse_args(["--broker", ""])
+    configuration = tmp_path / "broker.yaml"
+    configuration.write_text(f"local: {tmp_path}/b.sock\n")
+    assert chosen(options, configuration).endpoint == f"ipc://{tmp_path}/b.sock"
+    configuration.write_text("locl: x\n")
+    with pytest.raises(UsageError, match=r"broker\.yaml.*locl"):
+        chosen(options, configuration)
+    assert chosen(options, tmp_path / "none").endpoint == "ipc:///run/xce-broker/broker.sock"
+
+
+def test_without_the_local_socket_the_admins_key_opens_the_port(tmp_path: Path) -> None:
+    assert cli.main(["key", "new", "admin", "--role", "admin", "--directory", str(tmp_path)]) == 0
+    assert cli.main(["key", "new", "broker", "--directory", str(tmp_path)]) == 0
+    configuration = tmp_path / "broker.yaml"
+    configuration.write_text(f"local: {tmp_path}/none\nlisten: ['tcp://*:7777']\n")
+    where = ["--broker", "", "--key", f"{tmp_path}/admin.key", "--broker-key", f"{tmp_path}/broker.pub"]
+    broker = chosen(supply_parser().parse_args(where), configuration)
+    assert broker.endpoint == "tcp://127.0.0.1:7777"
+    assert broker.key is not None
+    assert broker.key.name == "admin"
