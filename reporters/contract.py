@@ -46,7 +46,9 @@ class Checked(msgspec.Struct):
     """What the values of one frame give."""
 
     values: dict[str, Reading]
-    """Good values; `Absent` unknown for null and for declared names whose value was refused."""
+    """Good values, and `Absent` unknown for null."""
+    silent: dict[str, Absent]
+    """Declared names whose value was refused: unknown, with the reason."""
     refusals: list[Refusal]
 
 
@@ -65,6 +67,9 @@ class Outcome(msgspec.Struct, kw_only=True):
     cause: str = ""
     """FAILED: why."""
     values: dict[str, Reading] = {}
+    """What the reporter gives: good values, and `Absent` unknown for null."""
+    silent: dict[str, Absent] = {}
+    """Names that it should have given and did not, each with the reason: refused, missing, not applicable."""
     instances: inventory.Found | None = None
     """None: nothing was said; what is known stays."""
     conditions: list[ReportedCondition] | None = None
@@ -87,7 +92,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 def check(frame: Frame, context: Context) -> Checked:
     """Each value of a frame against its type and the reporter's right to give it."""
-    checked = Checked({}, [])
+    checked = Checked({}, {}, [])
     for name, raw in frame.values.items():
         kind, problem = _type_of(name, context)
         value: object = raw
@@ -114,7 +119,7 @@ def take_frame(frame: Frame | Refusal, context: Context) -> Outcome:
     if isinstance(frame, Refusal):
         return _refused(outcome, [frame], context.limits)
     checked = check(frame, context)
-    outcome.values = checked.values
+    outcome.values, outcome.silent = checked.values, checked.silent
     outcome.notes = _noted(frame)
     refusals = checked.refusals
     if frame.instances is not None:
@@ -133,15 +138,17 @@ def finish_run(
     fault: str = "",
     not_applicable: bool = False,
     names: Collection[str] = (),
+    promised: Collection[str] = (),
 ) -> Outcome:
     """A one-shot run that is over. `fault`: why nothing of it counts ('' after status 0, see `fault_of`).
 
-    `names`: what the reporter has given before or promises (`reports:`, types in NAME.yaml). A run that lacks
-    one of those that it gave makes it unknown.
+    `names`: what the reporter has given before (`Table.names`); those that the run lacks become unknown.
+    `promised`: what NAME.yaml says it will give; status 78 makes those not-applicable too.
     """
     if not_applicable:
         absent = Absent(Presence.NOT_APPLICABLE, cause=f"the reporter ended with status {NOT_APPLICABLE}")
-        return Outcome(verdict=Verdict.NOT_APPLICABLE, values=dict.fromkeys(names, absent), conditions=[])
+        every = [name for name in (*names, *promised) if name in context.types]
+        return Outcome(verdict=Verdict.NOT_APPLICABLE, silent=dict.fromkeys(every, absent), conditions=[])
     frames = [parse_line(line, number, context.limits) for number, line in enumerate(lines, 1)]
     parts = [take_frame(frame, context) for frame in frames if frame is not None]
     run = _joined(parts, context.limits)
@@ -156,7 +163,8 @@ def finish_run(
     lost = next((refusal for refusal in run.refusals if not refusal.name), None)
     cause = "not in the last run" + (f", of which line {lost.line} was refused" if lost else "")
     for name in names:
-        run.values.setdefault(name, Absent(Presence.UNKNOWN, cause=cause, last=context.previous.get(name)))
+        if name not in run.values and name not in run.silent:
+            run.silent[name] = Absent(Presence.UNKNOWN, cause=cause, last=context.previous.get(name))
     run.conditions = run.conditions or []
     return run
 
@@ -231,7 +239,7 @@ def _refuse(checked: Checked, context: Context, kind: ResourceType | None, refus
         text = f": {refusal.text}" if refusal.text else ""
         last = context.previous.get(refusal.name)
         absent = Absent(Presence.UNKNOWN, cause=f"refused: {refusal.reason}{text}", last=last)
-        checked.values[refusal.name] = absent
+        checked.silent[refusal.name] = absent
 
 
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -294,13 +302,14 @@ def _noted(frame: Frame) -> list[str]:
 
 def _joined(parts: Sequence[Outcome], limits: Limits) -> Outcome:
     """The frames of one run as one: the last line wins for a name, a condition and the inventory."""
-    run = Outcome(values={}, notes=[])
+    run = Outcome()
     refusals: list[Refusal] = []
     conditions: dict[str, ReportedCondition] | None = None
     again: set[str] = set()
     for part in parts:
         again |= run.values.keys() & part.values.keys()
-        run.values |= part.values
+        run.values = {name: run.values[name] for name in run.values if name not in part.silent} | part.values
+        run.silent = {name: run.silent[name] for name in run.silent if name not in part.values} | part.silent
         run.instances = part.instances or run.instances
         if part.conditions is not None:
             conditions = (conditions or {}) | {item.name: item for item in part.conditions}
