@@ -35,10 +35,10 @@ class Consumer:
         """Follow the phases, then fetch."""
         say(following=True)
         say(**self._collect(self._job.hosts, _LATE_S))
-        for phase in range(len(self._job.rates) + 1):
+        for phase in range(len(self._job.phases)):
             while self._counters.phase < phase:
                 time.sleep(0.001)
-            say(**self._collect(self._job.total(phase), self._job.seconds * (phase > 0) + _LATE_S))
+            say(**self._collect(self._job.total(phase), self._job.seconds + _LATE_S))
         time.sleep(0.3)
         say(**self._fetch())
 

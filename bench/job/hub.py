@@ -111,7 +111,7 @@ class Hub(ABC):
     def seed(self, job: Job, sends: list[Send]) -> None:
         """Report number 1 of each host."""
         for host, send in enumerate(sends):
-            send(self.frame(job, host, 0).stamp(time.monotonic_ns(), 1))
+            send(self.frame(job, job.first + host, 0).stamp(time.monotonic_ns(), 1))
 
     def finish(self) -> str:
         """After the last phase, in the publisher: what the hub complained of, '' for nothing."""

@@ -15,8 +15,7 @@ import msgspec
 from bench.children import say
 from bench.job.hub import Send
 from bench.job.hubs import HUBS
-from bench.job.reports import VARIANTS
-from bench.job.shared import Counters, Job
+from bench.job.shared import FLAT_OUT, Counters, Job
 
 _LOOK_EACH = 64
 """Reports between two looks at how far the consumer is."""
@@ -29,7 +28,8 @@ class Publisher:
         self._job, self._hub = job, HUBS[job.hub]
         self._counters = Counters(Path(job.counters))
         self._frames = [
-            [self._hub.frame(job, host, variant) for variant in range(VARIANTS)] for host in range(job.hosts)
+            [self._hub.frame(job, job.first + host, variant) for variant in range(job.variants)]
+            for host in range(job.hosts)
         ]
         self._numbers = [1] * job.hosts
         self._sends: list[Send] = []
@@ -39,21 +39,21 @@ class Publisher:
         self._sends = self._hub.connect(self._job)
         self._hub.seed(self._job, self._sends)
         say(connected=len(self._sends))
-        for phase in range(len(self._job.rates) + 1):
+        for phase, rate in enumerate(self._job.phases):
             while self._counters.phase < phase:
                 time.sleep(0.001)
             start = time.process_time()
-            if phase == 0:
+            if rate == FLAT_OUT:
                 self._flat_out()
             else:
-                self._at_rate(self._job.rates[phase - 1], self._job.total(phase))
+                self._at_rate(rate, self._job.total(phase))
             say(cpu_s=time.process_time() - start)
         say(trouble=self._hub.finish())
         signal.pause()  # stays connected until it is ended
 
     def _send(self, host: int) -> None:
         number = self._numbers[host] = self._numbers[host] + 1
-        frame = self._frames[host][number % VARIANTS]
+        frame = self._frames[host][number % self._job.variants]
         self._sends[host](frame.stamp(time.monotonic_ns(), number))
 
     def _flat_out(self) -> None:

@@ -11,13 +11,13 @@ import struct
 import msgspec
 
 from xce.model.builtin_types import LOAD_INDICES
+from xce.model.instance import Instance, Inventory
 from xce.model.resource import Kind, ResourceType
 from xce.model.value import Value
 
-VARIANTS = 8
-"""Different reports per host, sent in turn: every value differs from the one before."""
 INDICES = tuple(kind.name for kind in LOAD_INDICES)
 SITE = ("slots", "scratch_gb", "license_a", "nvme_free_gb", "temp_c", "power_w", "fs_quota_gb")
+DEVICES = "devices"
 SENT, NUMBER = "sent_ns", "report_no"
 
 _SENT_MARK = 0x7FEEDDCCBBAA9988
@@ -53,13 +53,44 @@ def types(count: int = 20) -> list[ResourceType]:
 
 
 def values(host: int, variant: int, count: int = 20) -> tuple[dict[str, Value], dict[str, Value]]:
-    """The load indices and the site's values of one report, `count` in all."""
-    rng = random.Random(f"{host} {variant}")
-    indices: dict[str, Value] = {name: round(rng.random() * 100, 3) for name in INDICES}
+    """The load indices and the site's values of one report, `count` in all; below 20 the site's only."""
+    rng = random.Random(host * 100 + variant)
+    indices: dict[str, Value] = {name: round(rng.random() * 100, 3) for name in INDICES if count >= 20}
     site: dict[str, Value] = {SENT: _SENT_MARK, NUMBER: _NUMBER_MARK}
-    for index, name in enumerate((*SITE, *extra_names(count))):
+    names = (*SITE, *extra_names(count))[: count - len(indices) - len(site)]
+    for index, name in enumerate(names):
         site[name] = rng.randrange(1 << 20) if index % 2 else round(rng.random() * 100, 3)
     return indices, site
+
+
+def inventory(host: int, instances: int) -> Inventory:
+    """What a GPU reporter finds: a quarter GPUs, a quarter NICs, slices of GPUs; 15 attributes each."""
+    rng = random.Random(host)
+    found: list[Instance] = []
+    for index in range(instances):
+        kind = ("gpu", "nic", "mig", "mig")[index * 4 // instances]
+        identity = f"{kind.upper()}-{rng.randbytes(16).hex()}"
+        parent = found[index % (instances // 4)].id if kind == "mig" else ""
+        address = f"0000:{index:02x}:00.0"
+        attributes: dict[str, Value] = {
+            "index": index,
+            "vendor": "nvidia",
+            "model": "NVIDIA H100 80GB HBM3",
+            "memory_mib": 81559,
+            "pci": address,
+            "pcie_switch": address,
+            "numa": index % 2,
+            "link_domain": "nvs0",
+            "links": 18,
+            "mode": "default",
+            "ecc": True,
+            "driver": "550.54.15",
+            "firmware": "28.39.1002",
+            "power_limit_w": 700.5,
+            "near": [address],
+        }
+        found.append(Instance(id=identity, kind=kind, parent=parent, attributes=attributes))
+    return Inventory(reporter=DEVICES, generation=1, complete=True, instances=found)
 
 
 class Frame:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+FLAT_OUT = 0.0
+
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """The description of one run; given to publisher and consumer as JSON."""
@@ -15,22 +17,29 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Path of a unix socket, or port on loopback, as the hub wants it."""
     counters: str = ""
     """Path of the file of `Counters`."""
+    first: int = 0
+    """Number of the first host; several publishers have a part of the hosts each."""
     hosts: int = 500
     values: int = 20
+    instances: int = 0
+    """Of an inventory that each host has; 0: none."""
+    variants: int = 8
+    """Different reports per host, sent in turn: every value differs from the one before."""
+    phases: tuple[float, ...] = ()
+    """Reports per second in each, or `FLAT_OUT`."""
     rounds: int = 60
-    """Reports of each host in the phase that runs flat out."""
-    rates: tuple[float, ...] = ()
-    """Reports per second of the phases that follow."""
+    """Reports of each host in a phase that runs flat out."""
     seconds: float = 5
-    """Length of each of these."""
+    """Length of a phase at a rate."""
     window: int = 1000
     """Flat out, the publisher is never further ahead of the consumer."""
     keys: str = ""
     """Directory with `agent.key`, `controller.key` and `broker.pub`; '' for no CURVE."""
 
     def total(self, phase: int) -> int:
-        """Reports of a phase; 0 is the one that runs flat out."""
-        return self.hosts * self.rounds if phase == 0 else int(self.rates[phase - 1] * self.seconds)
+        """Reports of a phase."""
+        rate = self.phases[phase]
+        return self.hosts * self.rounds if rate == FLAT_OUT else int(rate * self.seconds)
 
 
 class Counters:

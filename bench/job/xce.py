@@ -25,6 +25,7 @@ from xce.model.message import (
     PROTOCOL,
     FeedTick,
     Hello,
+    InventoryNews,
     Refused,
     Report,
     ReporterNews,
@@ -53,7 +54,7 @@ class Xce(Hub):
     def serve(self, work: Path, job: Job) -> Iterator[Server]:
         """As its files say; all hosts are expected."""
         broker = product.new_broker(
-            work, hosts=[hosts_range(job.hosts)], types=reports.types(job.values), curve=self.curve
+            work, hosts=[hosts_range(job)], types=reports.types(job.values), curve=self.curve
         )
         with product.running(broker) as child:
             if self.curve:
@@ -70,7 +71,7 @@ class Xce(Hub):
         CONTEXT.max_sockets = job.hosts + 64
         for host in range(job.hosts):
             socket = _secured(job, product.AGENT_KEY) if job.keys else dealer(job.address)
-            socket.send(hello(host))
+            socket.send(hello(job.first + host))
             self._sockets.append(socket)
             if host % _AT_ONCE == _AT_ONCE - 1:
                 self._welcomed(len(self._sockets) - _AT_ONCE)
@@ -80,9 +81,12 @@ class Xce(Hub):
     def seed(self, job: Job, sends: list[Send]) -> None:
         """The whole table of each host."""
         for host, send in enumerate(sends):
-            whole = Frame(tick(host, 0, job.values, full=True), heads=(SEQUENCE_MARK, RUN_MARK))
+            whole = Frame(tick(job.first + host, 0, job.values, full=True), heads=(SEQUENCE_MARK, RUN_MARK))
             send(whole.stamp(time.monotonic_ns(), 1))
             send(reporters_news())
+            if job.instances:
+                found = reports.inventory(job.first + host, job.instances)
+                send(codec.encode(InventoryNews(inventory=found)))
 
     def finish(self) -> str:
         """A broker that asks for anything again has missed something."""
@@ -141,15 +145,16 @@ class _Follower(Follower):
         return self._watch.mirror.locations
 
 
-def hosts_range(hosts: int) -> str:
+def hosts_range(job: Job) -> str:
     """All hosts of a job, as hosts.yaml names them."""
-    return f"node[{0:05d}-{hosts - 1:05d}]"
+    return f"node[{job.first:05d}-{job.first + job.hosts - 1:05d}]"
 
 
 def tick(host: int, variant: int, count: int, *, full: bool = False) -> bytes:
     """A report whose marks have still to be written."""
     indices, site = reports.values(host, variant, count)
     feeds = [FeedTick(BUILTIN, RUN_MARK, 0, dict(indices)), FeedTick(SITE, RUN_MARK, 0, dict(site))]
+    feeds = [feed for feed in feeds if feed.values]
     return codec.encode(Report(SEQUENCE_MARK, feeds, full))
 
 
