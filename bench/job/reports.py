@@ -10,14 +10,16 @@ import struct
 
 import msgspec
 
-from xce.model.builtin_types import LOAD_INDICES
+from xce.model import builtin_types
 from xce.model.instance import Instance, Inventory
+from xce.model.message import ReporterState
 from xce.model.resource import Kind, ResourceType
 from xce.model.value import Value
 
-INDICES = tuple(kind.name for kind in LOAD_INDICES)
+INDICES = tuple(kind.name for kind in builtin_types.LOAD_INDICES)
 SITE = ("slots", "scratch_gb", "license_a", "nvme_free_gb", "temp_c", "power_w", "fs_quota_gb")
-DEVICES = "devices"
+BUILTIN = builtin_types.BUILTIN
+SITE_REPORTER, DEVICES = "site", "devices"
 SENT, NUMBER = "sent_ns", "report_no"
 
 _SENT_MARK = 0x7FEEDDCCBBAA9988
@@ -34,6 +36,10 @@ class Report(msgspec.Struct):
     epoch: int
     seq: int
     values: dict[str, Value]
+
+
+_WELL = ReporterState(state="waiting", mode="one-shot", interval_ms=15_000, ttl_ms=86_400_000, runs=1)
+STATES = {BUILTIN: _WELL, SITE_REPORTER: _WELL}
 
 
 def host_name(host: int) -> str:

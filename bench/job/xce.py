@@ -20,7 +20,6 @@ from bench.job.hub import Follower, Hub, Mirror, Send, Server
 from bench.job.reports import RUN_MARK, SEQUENCE_MARK, Frame, host_name
 from bench.job.shared import Job
 from xce.broker.client import Broker, Changed, Client
-from xce.model.builtin_types import BUILTIN
 from xce.model.message import (
     PROTOCOL,
     FeedTick,
@@ -29,13 +28,11 @@ from xce.model.message import (
     Refused,
     Report,
     ReporterNews,
-    ReporterState,
     Resync,
     Welcome,
 )
 from xce.wire import codec, keys
 
-SITE = "site"
 _PATIENCE_S = 60
 _AT_ONCE = 500
 """Hellos that are out at one time."""
@@ -153,7 +150,10 @@ def hosts_range(job: Job) -> str:
 def tick(host: int, variant: int, count: int, *, full: bool = False) -> bytes:
     """A report whose marks have still to be written."""
     indices, site = reports.values(host, variant, count)
-    feeds = [FeedTick(BUILTIN, RUN_MARK, 0, dict(indices)), FeedTick(SITE, RUN_MARK, 0, dict(site))]
+    feeds = [
+        FeedTick(reports.BUILTIN, RUN_MARK, 0, dict(indices)),
+        FeedTick(reports.SITE_REPORTER, RUN_MARK, 0, dict(site)),
+    ]
     feeds = [feed for feed in feeds if feed.values]
     return codec.encode(Report(SEQUENCE_MARK, feeds, full))
 
@@ -177,8 +177,7 @@ def hello(host: int) -> bytes:
 
 def reporters_news() -> bytes:
     """Both reporters are well."""
-    well = ReporterState(state="waiting", mode="one-shot", interval_ms=15_000, ttl_ms=86_400_000, runs=1)
-    return codec.encode(ReporterNews(reporters={BUILTIN: well, SITE: well}, full=True))
+    return codec.encode(ReporterNews(reporters=dict(reports.STATES), full=True))
 
 
 def _secured(job: Job, name: str) -> "zmq.Socket[bytes]":

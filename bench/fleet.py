@@ -1,0 +1,243 @@
+"""Thousands of agents in one process: the agent's own link and protocol, each with a fixed table behind it.
+
+    python -m bench.fleet FLEET
+
+Prints a line when all are synced for the first time, and serves until it is ended. Each agent has its own
+socket, so its keys, handshakes, reconnects and delays are those of a real one.
+"""
+
+import heapq
+import random
+import select
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from bench import product
+from bench.children import say
+from bench.job import reports
+from bench.job.floor import CONTEXT
+from xce.agent.core import Core, Identity
+from xce.agent.link import Link
+from xce.linux.loop import Loop
+from xce.model.instance import Inventory, InventoryRef, reference
+from xce.model.link import Phase
+from xce.model.message import FeedTick, ReporterState
+from xce.model.resource import ResourceType
+from xce.model.value import Reading, digest
+from xce.wire import keys
+
+_SOCKETS_EACH = 3
+"""The link's, and two of its monitor."""
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """Which agents, and where they belong."""
+
+    endpoint: str
+    keys: str = ""
+    """Directory of `product.Broker.keys`; '' for no CURVE."""
+    first: int = 0
+    agents: int
+    values: int = 20
+    instances: int = 0
+    changing_s: float = 0
+    """For so long, four values of each agent change about once a second."""
+
+
+class Table:
+    """`xce.agent.core.Book` with readings that change only when they are told to, and never age."""
+
+    def __init__(self, host: int, fleet: Fleet) -> None:
+        indices, site = reports.values(host, 0, fleet.values)
+        self._values: dict[str, Reading] = {**indices, **site}
+        self._site: dict[str, Reading] = {**site}
+        self._changed: dict[str, Reading | None] = {}
+        self._feeds = [
+            FeedTick(reports.BUILTIN, 1, 0, dict(indices)),
+            FeedTick(reports.SITE_REPORTER, 1, 0, dict(site)),
+        ]
+        self._digest = digest(self._values)
+        self._host, self._instances = host, fleet.instances
+        self._reference = reference(reports.inventory(host, fleet.instances)) if fleet.instances else None
+
+    def change(self) -> None:
+        """Give four values new numbers."""
+        for name in list(self._site)[:4]:
+            self._site[name] = self._values[name] = self._changed[name] = random.randrange(1 << 30)
+        self._feeds[1] = FeedTick(reports.SITE_REPORTER, 1, 0, dict(self._site))
+        self._digest = digest(self._values)
+
+    def pending(self) -> bool:
+        return bool(self._changed)
+
+    def take_feeds(self, now: float, *, urgent_s: float) -> list[FeedTick]:
+        changed, self._changed = self._changed, {}
+        return [FeedTick(reports.SITE_REPORTER, 1, 0, changed)] if changed else []
+
+    def take_states(self, *, counters: bool) -> dict[str, ReporterState | None]:
+        return {}
+
+    def take_inventories(self) -> list[Inventory | str]:
+        return []
+
+    def take_declared(self) -> dict[str, list[ResourceType]]:
+        return {}
+
+    def forget_told(self, now: float) -> None:
+        self._changed = {}
+
+    def untold_types(self) -> None:
+        """None are declared."""
+
+    def all_feeds(self, now: float) -> list[FeedTick]:
+        return self._feeds
+
+    def all_states(self) -> dict[str, ReporterState]:
+        return reports.STATES
+
+    def inventory(self, reporter: str) -> Inventory | None:
+        return reports.inventory(self._host, self._instances) if self._reference else None
+
+    def references(self) -> dict[str, InventoryRef]:
+        return {reports.DEVICES: self._reference} if self._reference else {}
+
+    def ages_ms(self, now: float) -> dict[str, int]:
+        return {feed.reporter: 0 for feed in self._feeds}
+
+    def digest(self) -> str:
+        return self._digest
+
+    def types_digest(self) -> str:
+        return ""
+
+
+class Turns:
+    """One epoll and one heap for all agents: what `Loop` is to one."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll()
+        self._owners: dict[int, Callable[[], None]] = {}
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def add(self, descriptor: int, turn: Callable[[], None]) -> None:
+        self._owners[descriptor] = turn
+        self._poll.register(descriptor, select.EPOLLIN)
+
+    def remove(self, descriptor: int) -> None:
+        if self._owners.pop(descriptor, None):
+            self._poll.unregister(descriptor)
+
+    def at(self, when: float, turn: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._due, (when, self._count, turn))
+
+    def turn(self, longest_s: float) -> None:
+        """Give a turn to everyone who has news or whose time has come."""
+        wait = longest_s
+        if self._due:
+            wait = min(wait, max(0.0, self._due[0][0] - time.monotonic()))
+        ready = {
+            self._owners[descriptor] for descriptor, _ in self._poll.poll(wait) if descriptor in self._owners
+        }
+        now = time.monotonic()
+        while self._due and self._due[0][0] <= now:
+            ready.add(heapq.heappop(self._due)[2])
+        for turn in ready:
+            turn()
+
+
+class _Timer:
+    """Only the newest of an agent counts; a turn too many does no harm."""
+
+    def __init__(self, when: float) -> None:
+        self.when, self.active = when, True
+
+    def cancel(self) -> None:
+        self.active = False
+
+
+class _Loop:
+    """What `Link` uses of a `Loop`, for one agent among thousands."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.turn: Callable[[], None] = lambda: None
+        self.now = time.monotonic
+
+    def after_turn(self, turn: Callable[[], None]) -> None:
+        self.turn = turn
+
+    def add_reader(self, descriptor: int, _: Callable[[], None]) -> None:
+        self._turns.add(descriptor, self.turn)
+
+    def remove_reader(self, descriptor: int) -> None:
+        self._turns.remove(descriptor)
+
+    def call_at(self, when: float, _: Callable[[], None]) -> _Timer:
+        self._turns.at(when, self.turn)
+        return _Timer(when)
+
+
+def run(fleet: Fleet) -> None:
+    """Start all agents at once, as after a power cut, and serve them for ever."""
+    CONTEXT.max_sockets = fleet.agents * _SOCKETS_EACH + 16
+    own = broker = None
+    if fleet.keys:
+        directory = Path(fleet.keys)
+        own = keys.load(directory / f"{product.AGENT_KEY}.key", secret=True)
+        broker = keys.load(directory / f"{product.BROKER_KEY}.pub", secret=False).public
+    turns = Turns()
+    cores: list[Core] = []
+    links: list[tuple[Table, Link]] = []
+    for host in range(fleet.first, fleet.first + fleet.agents):
+        table = Table(host, fleet)
+        core = _core(host, table)
+        loop = _Loop(turns)
+        link = Link(
+            cast("Loop", loop),
+            core,
+            endpoint=fleet.endpoint,
+            key=own,
+            broker_key=broker,
+            on_effect=lambda _: None,
+        )
+        cores.append(core)
+        links.append((table, link))
+        link.turn()
+    while any(core.phase is not Phase.SYNCED for core in cores):
+        deadline = time.monotonic() + 0.2
+        while time.monotonic() < deadline:
+            turns.turn(0.05)
+    say(synced=len(cores))
+    end = time.monotonic() + fleet.changing_s
+    while time.monotonic() < end:
+        for table, link in random.sample(links, max(1, len(links) // 50)):
+            table.change()
+            link.turn()
+        turns.turn(0.02)
+    while True:
+        turns.turn(1.0)
+
+
+def _core(host: int, table: Table) -> Core:
+    name = reports.host_name(host)
+    identity = Identity(
+        role="agent",
+        name=name,
+        software="bench",
+        machine_id=f"{host:032x}",
+        boot_id=f"{host:032x}",
+        nonce=f"{host:016x}",
+        address=f"{name} pid 1",
+    )
+    return Core(identity, table, now=time.monotonic(), random=random.uniform)
+
+
+if __name__ == "__main__":
+    run(msgspec.json.decode(sys.argv[1], type=Fleet))
