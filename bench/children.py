@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -33,18 +33,17 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """A running process; its stdout is read line by line as JSON, its stderr goes to a file."""
+    """A running process. What it prints goes to a file; with `answers` stdout is read here, line by line."""
 
-    def __init__(self, argv: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, argv: Sequence[str], log: Path, *, answers: bool = False) -> None:
         self.argv, self.log = list(argv), log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 self.argv,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE if answers else errors,
                 stderr=errors,
                 cwd=ROOT,
-                env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
         self.pid = self._process.pid
@@ -94,9 +93,9 @@ class Child:
 
 
 @contextmanager
-def started(argv: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Iterator[Child]:
+def started(argv: Sequence[str], log: Path, *, answers: bool = False) -> Iterator[Child]:
     """A process for as long as the block lasts."""
-    child = Child(argv, log, environment)
+    child = Child(argv, log, answers=answers)
     try:
         yield child
     finally:

@@ -81,6 +81,43 @@ def running(broker: Broker) -> Iterator[Child]:
         yield child
 
 
+def new_agent(
+    directory: Path,
+    broker: Broker,
+    *,
+    name: str,
+    reporters: Mapping[str, str] | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> Path:
+    """Write an agent's files, with executable `reporters` by name, and return its agent.yaml.
+
+    It reaches the broker by its unix socket, so it needs no key.
+    """
+    drop_ins = directory / "reporters.d"
+    for path in (directory, drop_ins, directory / "state", directory / "run"):
+        path.mkdir(mode=0o755)
+        path.chmod(0o755)
+    for reporter, text in (reporters or {}).items():
+        (drop_ins / reporter).write_text(text)
+        (drop_ins / reporter).chmod(0o755)
+    _write(
+        directory / "agent.yaml",
+        {
+            "broker": f"ipc://{broker.local}",
+            "name": name,
+            "state_directory": str(directory / "state"),
+            "run_directory": str(directory / "run"),
+            "reporters": {"directory": str(drop_ins), "user": "nobody", **(settings or {})},
+        },
+    )
+    return directory / "agent.yaml"
+
+
+def agent_command(configuration: Path) -> list[str]:
+    """What starts the agent."""
+    return command("xce.agent.cli", "run", "--config", str(configuration))
+
+
 def command(module: str, *arguments: str) -> list[str]:
     """The command line of one of the product's programs, as its installed script would run it."""
     return [sys.executable, "-c", f"import sys; from {module} import main; sys.exit(main())", *arguments]

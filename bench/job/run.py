@@ -101,7 +101,7 @@ class Stage:
 
     def _started(self, stack: ExitStack, name: str, job: Job) -> Child:
         argv = python(f"bench.job.{name.rstrip('0123456789')}", msgspec.json.encode(job).decode())
-        child = stack.enter_context(started(argv, self.work / name))
+        child = stack.enter_context(started(argv, self.work / name, answers=True))
         child.answer(_LONG_S)
         return child
 

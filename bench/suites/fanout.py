@@ -47,7 +47,7 @@ def _cost(job: Job, watchers: int) -> float:
         if not watchers:
             return staged.unwatched(0)
         argv = python("bench.job.watchers", staged.address, str(watchers))
-        with started(argv, staged.work / "watchers") as child:
+        with started(argv, staged.work / "watchers", answers=True) as child:
             child.answer(60)
             time.sleep(0.5)
             return staged.unwatched(0)
@@ -60,7 +60,7 @@ def _floor(job: Job, peers: int) -> float:
         work = Path(directory)
         path, messages = str(work / "socket"), int(job.seconds / BEAT_S)
         sizes = (str(peers), str(changes * _CHANGE_BYTES), str(messages))
-        with started(python("bench.job.spray", path, *sizes), work / "send") as sender:
+        with started(python("bench.job.spray", path, *sizes), work / "send", answers=True) as sender:
             sender.answer(10)
             with started(python("bench.job.spray", path, str(peers)), work / "receive"):
                 return float(sender.answer(60)["cpu_us"] or 0) / changes

@@ -61,7 +61,9 @@ def _fleet(broker: product.Broker, agents: int, processes: int, changing_s: floa
                 changing_s=changing_s,
             )
             argv = python("bench.fleet", msgspec.json.encode(fleet).decode())
-            children.append(stack.enter_context(started(argv, broker.directory / f"fleet{number}.log")))
+            children.append(
+                stack.enter_context(started(argv, broker.directory / f"fleet{number}.log", answers=True))
+            )
         for child in children:
             child.answer(_LATE_S)
         yield

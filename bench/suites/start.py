@@ -1,0 +1,111 @@
+"""From nothing to something: the agent's first values (G24), and `xce-agent status` (G25)."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import nodepeers, product
+from bench.children import ROOT, ChildFailed, started, wait_for
+from bench.figures import Cell, Result, figure, ratio
+from bench.suite import Lines, Options, without_verdict
+from xce.broker.client import Broker, Changed, Client, Watch
+
+GOALS = ("G24", "G24.time", "G25", "G25.time")
+_HOST = "node00000"
+_LATE_S = 20
+
+
+def run(options: Options) -> Lines:
+    """Each program in turn, many times: they are short."""
+    try:
+        with ExitStack() as stack:
+            work = Path(stack.enter_context(TemporaryDirectory(prefix="xce-bench-")))
+            (work / "broker").mkdir()
+            broker = product.new_broker(work / "broker", hosts=[_HOST])
+            stack.enter_context(product.running(broker))
+            yield from _starts(options, work, broker)
+            yield from _statuses(options, work, broker)
+    except ChildFailed as error:
+        yield from without_verdict(GOALS, str(error))
+
+
+def _starts(options: Options, work: Path, broker: product.Broker) -> Lines:
+    files = product.new_agent(work / "agent", broker, name=_HOST)
+    peers = options.peers and not nodepeers.exporter_missing()
+    ours: list[float] = []
+    theirs: list[float] = []
+    bare: list[float] = []
+    with Client(Broker(f"ipc://{broker.local}")) as client:
+        watch = client.watch()
+        for _ in range(options.repetitions * 2 + 1):
+            ours.append(_first_values(work, files, watch))
+            bare.append(_wall([sys.executable, "-c", "pass"]))
+            if peers:
+                theirs.append(_first_scrape(work))
+            yield Cell(suite="start", side="first values", values={"agent_ms": ours[-1], "bare_ms": bare[-1]})
+    found = figure(ours)
+    yield Result(
+        goal="G24",
+        judged=ratio(ours, theirs) if theirs else None,
+        measured=found,
+        floor=figure(bare),
+        peer=figure(theirs) if theirs else None,
+        unit="ms",
+        trouble="" if theirs else "node_exporter is not installed, or not asked for",
+    )
+    yield Result(goal="G24.time", judged=found, measured=found, floor=figure(bare), unit="ms")
+
+
+def _first_values(work: Path, files: Path, watch: Watch) -> float:
+    """Milliseconds from the exec of the agent until a watcher has values of it that are newer."""
+    while watch.next(0.3) is not None:
+        pass
+    start = time.monotonic()
+    with started(product.agent_command(files), work / "agent.log") as child:
+        while time.monotonic() - start < _LATE_S:
+            event = watch.next(0.05)
+            if isinstance(event, Changed) and event.delta.locations.get(f"host:{_HOST}") is not None:
+                change = event.delta.locations[f"host:{_HOST}"]
+                if change.values.keys() & {"r1m", "ut", "mem"}:
+                    return (time.monotonic() - start) * 1e3
+        raise ChildFailed(child.story("its values did not come"))
+
+
+def _first_scrape(work: Path) -> float:
+    start = time.monotonic()
+    with nodepeers.exporter(work) as exporter:
+        wait_for(exporter.scrape, exporter.child, "scraped")
+        return (time.monotonic() - start) * 1e3
+
+
+def _statuses(options: Options, work: Path, broker: product.Broker) -> Lines:
+    files = product.new_agent(work / "shown", broker, name=_HOST)
+    status = product.command("xce.agent.cli", "status", "--config", str(files))
+    ours: list[float] = []
+    bare: list[float] = []
+    with started(product.agent_command(files), work / "shown.log") as child:
+        wait_for(lambda: _run(status).returncode == 0, child, "well")
+        for _ in range(options.repetitions * 4 + 1):
+            ours.append(_wall(status))
+            bare.append(_wall([sys.executable, "-c", "pass"]))
+    yield Cell(
+        suite="start", side="status", values={"ms": figure(ours).median, "bare_ms": figure(bare).median}
+    )
+    found, floor = figure(ours), figure(bare)
+    yield Result(goal="G25", judged=ratio(ours, bare), measured=found, floor=floor, unit="ms")
+    yield Result(goal="G25.time", judged=found, measured=found, floor=floor, unit="ms")
+
+
+def _wall(argv: Sequence[str]) -> float:
+    """Milliseconds of a command."""
+    start = time.monotonic()
+    _run(argv)
+    return (time.monotonic() - start) * 1e3
+
+
+def _run(argv: Sequence[str]) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, check=False)
