@@ -1,7 +1,7 @@
 """What one run of a reporter costs the agent itself: G23.
 
-An agent with ten one-shot reporters each second, less what an agent without any costs in the same windows; the
-floor is `subprocess.run` of the same script, which sets no limits, checks nothing and reports nothing.
+An agent with ten one-shot reporters each second, less what an agent without any costs in the same windows.
+The floor is `subprocess.run` of the same script, which sets no limits, checks nothing and reports nothing.
 """
 
 import subprocess
