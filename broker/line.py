@@ -149,8 +149,6 @@ class Line:
 
     def _tell(self, news: LinkNews) -> None:
         self.up = news.up
-        if news.up:
-            self.refused = None
         self._unsent.clear()
         for conversation in self._open:
             conversation.link(news)

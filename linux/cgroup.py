@@ -23,12 +23,13 @@ class Cgroup:
         """The group `name` below this one."""
         return Cgroup(f"{self.path}/{name}")
 
-    def create(self) -> None:
-        """Make the group unless it is there; its parent must exist."""
+    def create(self) -> bool:
+        """Make the group unless it is there (False); its parent must exist."""
         try:
             os.mkdir(self.path, 0o755)
         except FileExistsError:
-            return
+            return False
+        return True
 
     def exists(self) -> bool:
         """Whether it is there."""
@@ -49,10 +50,14 @@ class Cgroup:
 
     def pids(self) -> list[int]:
         """All processes in it and below it, zombies left out."""
-        found = [int(pid) for pid in self._read("cgroup.procs").split()]
+        found = self.own_pids()
         for child in self.children():
             found += child.pids()
         return found
+
+    def own_pids(self) -> list[int]:
+        """Processes in it, without those in groups below."""
+        return [int(pid) for pid in self._read("cgroup.procs").split()]
 
     def populated(self) -> bool:
         """Whether a live process is in it or below it."""
@@ -137,11 +142,20 @@ class Cgroup:
 
     def _read(self, file: str) -> str:
         try:
-            return Path(self.path, file).read_text(encoding="ascii")
+            fd = os.open(f"{self.path}/{file}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return ""
+        try:
+            text = b""
+            while chunk := os.read(fd, 1 << 16):
+                text += chunk
+            return text.decode("ascii")
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
                 return ""  # gone, just going, or a threaded group
             raise
+        finally:
+            os.close(fd)
 
     def _write(self, file: str, text: str) -> None:
         fd = os.open(f"{self.path}/{file}", os.O_WRONLY | os.O_CLOEXEC)

@@ -22,6 +22,8 @@ CHANGES = (
     | syscalls.IN_MOVE_SELF
 )
 """Everything that can change what a directory holds, or who may use it."""
+NAMES = CHANGES & ~(syscalls.IN_MODIFY | syscalls.IN_CLOSE_WRITE)
+"""Everything that can change which files it holds and whose they are, but not what is in them."""
 
 _HEAD = struct.Struct("iIII")
 

@@ -57,10 +57,11 @@ class _Watch:
 
     __slots__ = ("born", "reader", "writer")
 
-    def __init__(self) -> None:
+    def __init__(self, born: int) -> None:
         self.reader: Callback | None = None
         self.writer: Callback | None = None
-        self.born = 0
+        self.born = born
+        """The turn in which it was made."""
 
     def mask(self) -> int:
         return (select.EPOLLIN if self.reader else 0) | (select.EPOLLOUT if self.writer else 0)
@@ -100,37 +101,33 @@ class Loop:
 
     def add_reader(self, fd: int, callback: Callback) -> None:
         """Call `callback()` in each turn in which `fd` is readable, at its end, or in error."""
-        self._watch(fd).reader = callback
-        self._update(fd)
+        self._set(fd, reader=callback)
 
     def add_writer(self, fd: int, callback: Callback) -> None:
         """Call `callback()` in each turn in which `fd` is writable or in error."""
-        self._watch(fd).writer = callback
-        self._update(fd)
+        self._set(fd, writer=callback)
 
     def remove_reader(self, fd: int) -> None:
         """Stop watching; to be called before `fd` is closed. Unknown descriptors are ignored."""
         if watch := self._watches.get(fd):
             watch.reader = None
-            self._update(fd)
+            self._less(fd, watch)
 
     def remove_writer(self, fd: int) -> None:
         """Stop watching; to be called before `fd` is closed. Unknown descriptors are ignored."""
         if watch := self._watches.get(fd):
             watch.writer = None
-            self._update(fd)
+            self._less(fd, watch)
 
-    def _watch(self, fd: int) -> _Watch:
-        watch = self._watches.get(fd)
-        if watch is None:
-            self._epoll.register(fd, 0)
-            watch = self._watches[fd] = _Watch()
-            watch.born = self._turns
-        return watch
+    def _set(self, fd: int, *, reader: Callback | None = None, writer: Callback | None = None) -> None:
+        known = self._watches.get(fd)
+        watch = known or _Watch(self._turns)
+        watch.reader, watch.writer = reader or watch.reader, writer or watch.writer
+        (self._epoll.modify if known else self._epoll.register)(fd, watch.mask())
+        self._watches[fd] = watch
 
-    def _update(self, fd: int) -> None:
-        mask = self._watches[fd].mask()
-        if mask:
+    def _less(self, fd: int, watch: _Watch) -> None:
+        if mask := watch.mask():
             self._epoll.modify(fd, mask)
         else:
             del self._watches[fd]

@@ -5,6 +5,7 @@ and mode are read from the descriptor, so that nothing can be swapped between ch
 kernel: with one element at a time there is nothing left that openat2(2) would add.
 """
 
+import contextlib
 import os
 import stat
 from collections.abc import Collection
@@ -78,3 +79,22 @@ def _check(here: str, found: os.stat_result, trusted: Collection[int]) -> None:
     if writable and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
         who = "everybody" if writable & stat.S_IWOTH else "its group"
         raise NotTrustedError(here, f"is writable by {who} (mode {stat.S_IMODE(found.st_mode):04o})")
+
+
+def make_directory(path: str, uid: int, gid: int, mode: int) -> None:
+    """A directory of its own for somebody, below a parent that we trust; there already is good, too.
+
+    Its owner and mode are set through a descriptor, so that nothing can be put in its place meanwhile; what
+    is in it is left alone. Raises OSError; a link or file in its place is an error.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if (found.st_uid, found.st_gid) != (uid, gid):
+            os.fchown(fd, uid, gid)
+        if stat.S_IMODE(found.st_mode) != mode:
+            os.fchmod(fd, mode)
+    finally:
+        os.close(fd)

@@ -74,6 +74,8 @@ class ReporterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """`model.reporter.ReporterState` as text."""
     cause: str = ""
     """What is wrong, in words; '' when all is well."""
+    note: str = ""
+    """What people should know about it although nothing is wrong."""
     path: str = ""
     script: str = ""
     """First 16 hex digits of the SHA-256 of what runs."""
@@ -283,7 +285,6 @@ class _Request(_Document, frozen=True, kw_only=True):
     """
 
     id: str
-    """Chosen by who asks, 1 to 128 characters."""
 
 
 class SnapshotRequest(_Request, frozen=True, kw_only=True, tag="snapshot"):
@@ -424,7 +425,7 @@ class Failed(_Answer, frozen=True, kw_only=True, tag="failed"):
     """A request was refused. Nothing has changed."""
 
     code: str
-    """`forbidden`, `not-found`, `conflict`, `invalid`, `busy`, `not-durable`."""
+    """`forbidden`, `not-found`, `conflict`, `invalid`, `unknown-request`, `busy`, `not-durable`."""
     message: str
     hint: str = ""
 

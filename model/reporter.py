@@ -17,9 +17,10 @@ class ReporterState(StrEnum):
     ABANDONED = "abandoned"
     """A child of it cannot be killed; never started a second time meanwhile."""
     BACKOFF = "backoff"
-    """Its last run failed; the next one waits longer."""
+    """Its last run failed. Tried again at its interval, or later if it hung, crashed or could not start."""
     QUARANTINED = "quarantined"
-    """Failed too often; waits for `xce-agent reporter reset` or a changed script."""
+    """Hung, crashed or could not start too often in a row: left alone until `xce-agent reporter reset` or a
+    changed script, but for one try an hour."""
     REFUSED = "refused"
     """Not safe or not possible to start; looked at again when the file changes."""
     NOT_APPLICABLE = "not-applicable"
@@ -38,7 +39,7 @@ class ReporterEvent(StrEnum):
     FAILED = "failed"
     """The run ended badly, or could not be started."""
     GAVE_UP = "gave-up"
-    """Failed once more than the limit allows."""
+    """Failed as often in a row as the limit allows."""
     DECLINED = "declined"
     """Exit status 78."""
     OVERDUE = "overdue"
@@ -65,6 +66,8 @@ REPORTER = Machine(
     {
         (_S.WAITING, _E.STARTED): _S.RUNNING,
         (_S.BACKOFF, _E.STARTED): _S.RUNNING,
+        (_S.QUARANTINED, _E.STARTED): _S.RUNNING,
+        (_S.WAITING, _E.OVERDUE): _S.STOPPING,  # a run of the agent before this one is still there
         (_S.RUNNING, _E.OVERDUE): _S.STOPPING,
         (_S.STOPPING, _E.OVERDUE): _S.STOPPING,
         (_S.STOPPING, _E.UNKILLABLE): _S.ABANDONED,
@@ -73,7 +76,7 @@ REPORTER = Machine(
         **{(state, _E.GAVE_UP): _S.QUARANTINED for state in _ALIVE},
         **{(state, _E.DECLINED): _S.NOT_APPLICABLE for state in _ALIVE},
         **{(state, _E.FAILED): _S.BACKOFF for state in (_S.WAITING, _S.BACKOFF)},  # could not be started
-        **{(state, _E.GAVE_UP): _S.QUARANTINED for state in (_S.WAITING, _S.BACKOFF)},
+        **{(state, _E.GAVE_UP): _S.QUARANTINED for state in (_S.WAITING, _S.BACKOFF, _S.QUARANTINED)},
         **{(state, _E.CHANGED): _S.WAITING for state in _RESTS},
         **{(state, _E.RESET): _S.WAITING for state in _RESTS},
         **{(state, _E.REFUSE): _S.REFUSED for state in (*_RESTS, *_ALIVE)},

@@ -1,0 +1,26 @@
+"""Users of this machine, from passwd(5) alone.
+
+Directory services are not asked: their answer can take for ever, and nothing here may block. A reporter's
+user is a local system user.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A local user."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def find(name: str, file: str = "/etc/passwd") -> User | None:
+    """The user of that name; None if the file has none. Raises OSError if it cannot be read."""
+    for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
+        fields = line.split(":")
+        if fields[0] == name and len(fields) >= 4 and fields[2].isdigit() and fields[3].isdigit():
+            return User(name, int(fields[2]), int(fields[3]))
+    return None

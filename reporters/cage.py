@@ -1,0 +1,243 @@
+"""The cage of a reporter: as whom it runs, with what limits, environment and command line.
+
+A run is one chain of execs in one process: `sh` joins the run's control group before anything else, sets the
+limits and goes to the reporter's directory; `setpriv` takes user, groups and privileges away; what it
+executes is the descriptor that was checked, /proc/self/fd/9, whatever lies at the path by then. No shell text
+is built: everything that varies is an argument. Nothing is started here: a plan can be printed before it is
+carried out.
+"""
+
+import re
+import resource
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from xce.linux.users import User
+from xce.model.configuration import Limits, Mode, ReporterSettings
+from xce.reporters.directory import Candidate
+from xce.reporters.frame import escape
+
+SCRIPT_FD = 9
+SHELL, SETPRIV, PRLIMIT = "/bin/sh", "/usr/bin/setpriv", "/usr/bin/prlimit"
+CAGE_BROKEN = 125
+"""Exit status of the shell when it could not join the control group or enter the directory."""
+ELIM_ABORT = 97
+"""LSF's ELIM_ABORT_VALUE: an elim that ends with it has nothing to report here."""
+
+# dash and bash as sh: -f counts 512 bytes, -d 1 KiB. One limit per call is all that dash takes.
+_ENTER = (
+    'if [ -n "$1" ]; then echo 0 > "$1/cgroup.procs" || exit 125; fi; '
+    'cd "$2" || exit 125; ulimit -c 0; ulimit -n "$3"; ulimit -f "$4"; ulimit -t "$5"; '
+    'if [ -n "$6" ]; then ulimit -d "$6"; fi; unset OLDPWD; shift 6; exec "$@"'
+)
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class NotAdmittedError(Exception):
+    """A reporter that may not run as its settings want; the text says why and what would be right."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom this agent starts reporters as."""
+
+    uid: int
+    """The agent's own effective uid."""
+    user: str
+    """For reporters that name none."""
+    allow_root: Collection[str] = ()
+    """Reporters that may ask for `user: root`."""
+
+
+class Person(msgspec.Struct, frozen=True, kw_only=True):
+    """As whom a reporter runs."""
+
+    user: User | None
+    """None: as the agent itself, which is not root and cannot change that."""
+    note: str = ""
+    """What people should know about it; '' when it is as the settings say."""
+
+
+def admit(candidate: Candidate, policy: Policy, find_user: Callable[[str], User | None]) -> Person:
+    """As whom a reporter is to run; raises `NotAdmittedError` if it must not."""
+    if candidate.problem:
+        raise NotAdmittedError(_about(candidate))
+    if problem := _settings_problem(candidate.settings):
+        raise NotAdmittedError(problem)
+    wanted = candidate.settings.user or policy.user
+    if policy.uid != 0:
+        return Person(user=None, note=f"runs as uid {policy.uid}, not as '{wanted}': the agent is not root")
+    try:
+        user = find_user(wanted)
+    except OSError as error:
+        raise NotAdmittedError(f"cannot look up user '{wanted}': {error.strerror}") from error
+    if user is None:
+        hint = "users of a directory service are not asked for, since that can hang"
+        raise NotAdmittedError(f"cannot find user '{escape(wanted)}' in /etc/passwd ({hint})")
+    if user.uid == 0 and candidate.name not in policy.allow_root:
+        raise NotAdmittedError(
+            f"asks for user '{escape(wanted)}': to allow it, name '{candidate.name}' under "
+            "reporters.allow_root in agent.yaml"
+        )
+    if problem := _access_problem(candidate, user):
+        raise NotAdmittedError(problem)
+    return Person(user=user)
+
+
+def _about(candidate: Candidate) -> str:
+    """The problem with the path in front, unless it is in it."""
+    if candidate.path in candidate.problem:
+        return candidate.problem
+    return f"cannot run {escape(candidate.path)}: {candidate.problem}"
+
+
+def _settings_problem(settings: ReporterSettings) -> str:
+    for name, value in settings.environment.items():
+        if not _ENVIRONMENT_NAME.fullmatch(name) or "\0" in value:
+            return f"environment: '{escape(name)}' cannot be set"
+        if name.startswith("XCE_"):
+            return f"environment: '{name}' is the agent's to set"
+    if any("\0" in argument for argument in settings.arguments):
+        return "arguments: a NUL character cannot be passed on"
+    return ""
+
+
+def _access_problem(candidate: Candidate, user: User) -> str:
+    """An interpreter opens its script again, as the reporter's user: it must be allowed to."""
+    needed = 0o5 if candidate.interpreter else 0o1
+    if user.uid == 0:
+        return ""
+    if candidate.uid == user.uid:
+        held = candidate.mode >> 6
+    elif candidate.gid == user.gid:
+        held = candidate.mode >> 3
+    else:
+        held = candidate.mode
+    if held & needed == needed:
+        return ""
+    verb = "read and execute" if candidate.interpreter else "execute"
+    path = escape(candidate.path)
+    return f"user '{user.name}' cannot {verb} {path} (mode {candidate.mode:04o}): chmod 755 {path}"
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reporter is told about where it runs."""
+
+    name: str
+    external: bool = False
+    """Off the nodes (`xce-reporter run`)."""
+
+
+def environment(
+    candidate: Candidate,
+    person: Person,
+    node: Node,
+    *,
+    directory: str,
+    interval: float,
+    timeout: float,
+    expected: Sequence[str],
+) -> dict[str, str]:
+    """The whole environment of a run: the same whatever the agent was started with.
+
+    `directory` is the reporter's own, `expected` the names that it is expected to report.
+    """
+    settings = candidate.settings
+    user = person.user.name if person.user else ""
+    names = " ".join(expected)
+    fixed = {
+        "LC_ALL": "C.UTF-8",
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        "HOME": directory,
+        "PWD": directory,
+        **({"USER": user, "LOGNAME": user} if user else {}),
+    }
+    elim = {"LSF_MASTER": "N", "LSF_RESOURCES": names, "ELIM_ABORT_VALUE": str(ELIM_ABORT)}
+    deadline = timeout if settings.mode is Mode.ONE_SHOT else interval + timeout
+    ours = {
+        "XCE_NODE": node.name,
+        "XCE_REPORTER": candidate.path,
+        "XCE_INTERVAL": f"{interval:g}",
+        "XCE_DEADLINE_MS": str(round(deadline * 1000)),
+        "XCE_EXPECT": names,
+        "XCE_STATE_DIR": directory,
+        "XCE_PROTO": "1",
+    }
+    return {**fixed, **(elim if settings.mode is Mode.ELIM else {}), **settings.environment, **ours}
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a run in the units of `ulimit` and prlimit(1); 0: not set this way."""
+
+    open_files: int
+    file_blocks: int
+    cpu_s: int
+    data_kib: int
+    processes: int
+
+
+def bounds(
+    limits: Limits,
+    *,
+    memory_held: bool,
+    processes_held: bool,
+    own_user: bool,
+    ceiling: Callable[[int], tuple[int, int]] = resource.getrlimit,
+) -> Bounds:
+    """What to ask of `ulimit` for settings, given what the control group already holds.
+
+    Without the memory controller each process is held to `memory_mb` of its own writable memory. The number
+    of processes is counted per user by the kernel, so without the pids controller it is bounded only for a
+    reporter that has its user for itself (`own_user`). No limit is asked for above our own hard one.
+    """
+
+    def at_most(which: int, wanted: int, unit: int = 1) -> int:
+        hard = ceiling(which)[1]
+        return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard // unit)
+
+    return Bounds(
+        open_files=at_most(resource.RLIMIT_NOFILE, limits.open_files),
+        file_blocks=at_most(resource.RLIMIT_FSIZE, limits.file_size_mb << 11, 512),
+        cpu_s=at_most(resource.RLIMIT_CPU, limits.cpu_s),
+        data_kib=0 if memory_held else at_most(resource.RLIMIT_DATA, limits.memory_mb << 10, 1024),
+        processes=0 if processes_held or not own_user else limits.processes,
+    )
+
+
+def command(
+    person: Person, limits: Bounds, *, group: str, directory: str, arguments: Sequence[str] = ()
+) -> list[str]:
+    """The command line of a run. `group`: path of the control group to join, '' for none."""
+    data = str(limits.data_kib or "")
+    values = (group, directory, str(limits.open_files), str(limits.file_blocks), str(limits.cpu_s), data)
+    argv = [SHELL, "-c", _ENTER, "xce-cage", *values]
+    if limits.processes:
+        argv += [PRLIMIT, f"--nproc={limits.processes}", "--"]
+    argv += [SETPRIV, "--no-new-privs"]
+    if person.user is not None:
+        argv += [f"--reuid={person.user.uid}", f"--regid={person.user.gid}", "--clear-groups"]
+        if person.user.uid != 0:
+            argv += ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
+    return [*argv, "--", f"/proc/self/fd/{SCRIPT_FD}", *arguments]
+
+
+def start_problem(status: int, stderr: str, candidate: Candidate) -> str:
+    """Why a script was never reached, in words, from the chain's exit status and its first line on stderr.
+
+    '' if it does not look like that.
+    """
+    if status == CAGE_BROKEN and stderr.startswith(("xce-cage:", "sh:", SHELL)):
+        return f"cannot enter its cage: {escape(stderr)}"
+    if status not in (126, 127) or not stderr.startswith("setpriv:"):
+        return ""
+    if f"/proc/self/fd/{SCRIPT_FD}" not in stderr:
+        return f"cannot enter its cage: {escape(stderr)}"
+    reason = escape(stderr.rpartition(": ")[2])
+    if "No such file" in reason and candidate.interpreter:
+        reason = f"the interpreter on its first line, {candidate.interpreter}, is not there"
+    return f"cannot start {escape(candidate.path)}: {reason}"
+
+
+def expected(settings: ReporterSettings, assigned: Mapping[str, object] | Collection[str] = ()) -> list[str]:
+    """Names that a reporter is expected to give: by its settings, and by the cluster's types."""
+    return list(dict.fromkeys([*settings.reports, *(one.name for one in settings.types), *assigned]))

@@ -1,0 +1,300 @@
+"""What lies in the reporters' directory: which files are reporters, whether they may run, and their settings.
+
+`scan` looks once; nothing is started here and nothing is written. A reporter is an executable regular file;
+its name is the file's whole name, and `NAME.yaml` beside it holds its settings. Not shown at all: what nobody
+meant to run (`IGNORED`, plain files that do not begin with `#!`, directories, sockets). Shown with the reason
+why it does not run (`Candidate.problem`): a script without the executable bit, a link, a name that cannot be
+used, a file or path that others may change, a file the kernel cannot execute, settings that do not fit,
+settings of no script.
+
+Settings that are edited into something that does not fit leave the earlier good ones in force (`warning`).
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatchcase
+from typing import TypeAlias
+
+import msgspec
+
+from xce.linux import paths
+from xce.model.configuration import ReporterSettings
+from xce.model.schema import ConfigRefused
+from xce.model.supply import name_problem
+from xce.reporters.frame import escape
+
+IGNORED = (
+    "*~",
+    ".*",
+    "*.bak",
+    "*.rpmsave",
+    "*.rpmnew",
+    "*.rpmorig",
+    "*.dpkg-*",
+    "*.swp",
+    "#*#",
+    "*.orig",
+    "*.rej",
+)
+"""Editors' and packages' leftovers: never run, never shown."""
+SETTINGS = ".yaml"
+SETTINGS_BYTES = 256 << 10
+SCRIPT_BYTES = 256 << 20
+ENTRIES = 4096
+NAME_CHARACTERS = 64
+HEAD = 256
+"""How much of a file the kernel looks at to find its interpreter (BINPRM_BUF_SIZE)."""
+
+Parse: TypeAlias = Callable[[str, str], ReporterSettings]
+"""Text and path of NAME.yaml to settings; raises `ConfigRefused`."""
+Signature: TypeAlias = tuple[int, ...]
+"""Equal signatures mean an unchanged file: device, inode, size, change times, mode and owner."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One reporter as its files say."""
+
+    name: str
+    path: str
+    problem: str = ""
+    """Why it may not run; '' if it may."""
+    warning: str = ""
+    """What is wrong although it may run."""
+    digest: str = ""
+    """SHA-256 of the script, in hex."""
+    signature: Signature = ()
+    mode: int = 0
+    """File mode and owner, for what its user may do with it."""
+    uid: int = 0
+    gid: int = 0
+    interpreter: str = ""
+    """Named after the `#!`; '' for a program that the kernel loads itself."""
+    settings: ReporterSettings = ReporterSettings()
+    settings_signature: Signature = ()
+    """Of the NAME.yaml that `settings` were read from; () when there is none, or it does not fit."""
+
+    def same_as(self, other: "Candidate") -> bool:
+        """Whether nothing that matters differs (a mere `touch` does not)."""
+        mine, its = (
+            msgspec.structs.replace(one, signature=(), settings_signature=()) for one in (self, other)
+        )
+        return mine == its
+
+
+def parse_settings(text: str, path: str) -> ReporterSettings:
+    """NAME.yaml as settings; raises `ConfigRefused`."""
+    from xce.model import document  # noqa: PLC0415 - PyYAML is heavy, and most reporters have no settings
+
+    return document.load(text, path, ReporterSettings)
+
+
+def signature_of(found: os.stat_result) -> Signature:
+    """What tells whether a file is still the one that was looked at; the change time cannot be forged."""
+    return (
+        found.st_dev,
+        found.st_ino,
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+        found.st_mode,
+        found.st_uid,
+        found.st_gid,
+    )
+
+
+def scan(
+    directory: str,
+    trusted: Collection[int],
+    *,
+    before: Mapping[str, Candidate] | None = None,
+    parse: Parse = parse_settings,
+) -> dict[str, Candidate]:
+    """All candidates of a directory by name. `before`: the last answer; unchanged files are not read again.
+
+    `trusted` are the uids that may own the files and every directory above. Raises OSError if the directory
+    itself cannot be read: that says nothing about the reporters in it.
+    """
+    before = before or {}
+    names = sorted(os.listdir(directory))[:ENTRIES]
+    found: dict[str, Candidate] = {}
+    for name in names:
+        if any(fnmatchcase(name, pattern) for pattern in IGNORED):
+            continue
+        path = os.path.join(directory, name)
+        candidate = None
+        if not name.endswith(SETTINGS):
+            candidate = look_at(path, trusted, before=before.get(_shown(name)), parse=parse)
+        elif name.removesuffix(SETTINGS) not in names:
+            script = escape(name.removesuffix(SETTINGS))
+            candidate = _refused(path, f"settings of no reporter: there is no '{script}' beside it")
+        if candidate is not None:
+            found[candidate.name] = candidate
+    return found
+
+
+def look_at(
+    path: str, trusted: Collection[int], *, before: Candidate | None = None, parse: Parse = parse_settings
+) -> Candidate | None:
+    """One file as a candidate; None if it is nothing that could be meant as a reporter."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None  # went away between listing and looking
+    if stat.S_ISLNK(found.st_mode):
+        return _refused(path, "is a symbolic link: put the file itself here")
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    if not found.st_mode & 0o111:
+        script = _head(path).startswith(b"#!")
+        return _refused(path, f"is not executable: chmod 755 {escape(path)}") if script else None
+    if problem := _name_problem(os.path.basename(path)):
+        return _refused(path, f"cannot be used as a name: {problem}")
+    return _inspect(path, trusted, before, parse)
+
+
+def _inspect(path: str, trusted: Collection[int], before: Candidate | None, parse: Parse) -> Candidate:
+    read = _settings(path + SETTINGS, trusted, before, parse)
+    problem = read.problem
+    try:
+        fd = paths.open_checked(path, trusted)
+    except OSError as error:
+        return msgspec.structs.replace(_refused(path, _why(error)), settings=read.settings)
+    try:
+        found = os.fstat(fd)
+        signature = signature_of(found)
+        head = os.pread(fd, HEAD, 0)
+        if before is not None and before.signature == signature and before.digest:
+            digest = before.digest
+        elif found.st_size > SCRIPT_BYTES:
+            digest, problem = "", f"is larger than {SCRIPT_BYTES >> 20} MiB"
+        else:
+            digest = _digest(fd)
+    finally:
+        os.close(fd)
+    return Candidate(
+        name=os.path.basename(path),
+        path=path,
+        problem=problem or head_problem(head),
+        warning=read.warning,
+        digest=digest,
+        signature=signature,
+        mode=stat.S_IMODE(found.st_mode),
+        uid=found.st_uid,
+        gid=found.st_gid,
+        interpreter=escape(_interpreter(head).decode(errors="replace")),
+        settings=read.settings,
+        settings_signature=read.signature,
+    )
+
+
+def _name_problem(name: str) -> str:
+    if len(name) > NAME_CHARACTERS:
+        return f"longer than {NAME_CHARACTERS} characters"
+    return name_problem(name)
+
+
+def head_problem(head: bytes) -> str:
+    """Why the kernel cannot execute a file that begins like this; '' if it may. A shell might all the same.
+
+    Whether the interpreter exists is not looked at: its path may lie on a file system that hangs. The start
+    says.
+    """
+    if not head:
+        return "is empty"
+    if head.startswith(b"\x7fELF"):
+        return ""
+    if head.startswith(b"\xef\xbb\xbf#!"):
+        return "a byte-order mark stands before the #! on the first line: save it without one"
+    if not head.startswith(b"#!"):
+        return "no #! on the first line (begin it with #!/bin/sh, or the like)"
+    line = head.split(b"\n")[0]
+    if line.endswith(b"\r"):
+        return "the first line ends with a carriage return: save it with Unix line ends"
+    interpreter = _interpreter(head)
+    if not interpreter:
+        return "no interpreter after the #! on the first line"
+    if not interpreter.startswith(b"/"):
+        name = escape(interpreter.decode(errors="replace"))
+        return f"the interpreter on the first line must be an absolute path, not '{name}'"
+    return ""
+
+
+def _interpreter(head: bytes) -> bytes:
+    words = head.split(b"\n")[0].removeprefix(b"#!").split(maxsplit=1)
+    return words[0] if words and head.startswith(b"#!") else b""
+
+
+class _Read(msgspec.Struct, kw_only=True):
+    """What came of NAME.yaml."""
+
+    settings: ReporterSettings = ReporterSettings()
+    signature: Signature = ()
+    problem: str = ""
+    warning: str = ""
+
+
+def _settings(path: str, trusted: Collection[int], before: Candidate | None, parse: Parse) -> _Read:
+    """The settings beside a script; those of a file that others could change are a reason not to run."""
+    try:
+        os.lstat(path)
+        fd = paths.open_checked(path, trusted)
+    except FileNotFoundError:
+        return _Read()
+    except OSError as error:
+        return _Read(problem=_why(error))
+    try:
+        signature = signature_of(os.fstat(fd))
+        if before is not None and before.settings_signature == signature:
+            return _Read(settings=before.settings, signature=signature)
+        return _Read(settings=parse(_text(fd, path), path), signature=signature)
+    except (ValueError, OSError, ConfigRefused) as error:
+        if before is not None and before.digest and not before.problem:
+            return _Read(settings=before.settings, warning=f"{error}; the settings before it stay in force")
+        return _Read(problem=str(error))
+    finally:
+        os.close(fd)
+
+
+def _text(fd: int, path: str) -> str:
+    text = os.read(fd, SETTINGS_BYTES + 1)
+    if len(text) > SETTINGS_BYTES:
+        raise ValueError(f"cannot use {escape(path)}: larger than {SETTINGS_BYTES >> 10} KiB")
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"cannot use {escape(path)}: not UTF-8 at byte {error.start + 1}") from None
+
+
+def _refused(path: str, problem: str) -> Candidate:
+    return Candidate(name=_shown(os.path.basename(path)), path=path, problem=problem)
+
+
+def _shown(name: str) -> str:
+    """A file name as a reporter's name: itself if it can be one, otherwise escaped."""
+    return escape(os.fsencode(name).decode(errors="backslashreplace"), NAME_CHARACTERS)
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, paths.NotTrustedError):
+        return escape(str(error))
+    return escape(f"cannot open {error.filename}: {error.strerror}")
+
+
+def _head(path: str) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.pread(fd, HEAD, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _digest(fd: int) -> str:
+    with open(fd, "rb", closefd=False) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,517 @@
+"""One reporter through its life: `model.reporter.REPORTER` driven by files, timers and runs.
+
+There is never more than one run of a reporter, whatever happens to it: a run that cannot be killed keeps it
+from starting until it is gone. Nothing here knows what the lines mean; they go to the `Sink`. Whether there
+is room for a start is the supervisor's to say (`Shared.ready`); what a run counts is `verdict.py`'s.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from xce.linux import cgroup, paths, users
+from xce.linux.loop import Loop, Timer
+from xce.linux.reaper import Exit, Reaper
+from xce.model import message
+from xce.model.configuration import AgentReporters, Mode
+from xce.model.reporter import REPORTER, ReporterEvent, ReporterState
+from xce.reporters import cage, schedule
+from xce.reporters.directory import Candidate
+from xce.reporters.ending import Ending, Group, Stuck
+from xce.reporters.frame import TooLong, escape
+from xce.reporters.launch import ChangedError, Launcher
+from xce.reporters.result import RunResult, Sink, View
+from xce.reporters.run import Run
+from xce.reporters.verdict import Outcome, Verdict, judge
+
+HEALTHY = 60.0
+"""A persistent run that ends after so many seconds (or interval + timeout) was no failed start."""
+PROBE = 3600.0
+"""Seconds between tries of a quarantined reporter."""
+RETRY = 1.0
+"""Seconds until the next try after a file was found changed at the moment of the start."""
+
+
+class Shared(Protocol):
+    """What the reporters of a node have in common: the supervisor."""
+
+    loop: Loop
+    reaper: Reaper
+    sink: Sink
+    node: cage.Node
+    settings: AgentReporters
+    policy: cage.Policy
+    trusted: Collection[int]
+    state_directory: str
+    group: cgroup.Cgroup | None
+    patience: float
+    chance: Callable[[], float]
+    find_user: Callable[[str], users.User | None]
+    look_again: Callable[[], object]
+    """The files are not what they were."""
+
+    def has_own_user(self, candidate: Candidate) -> bool:
+        """Whether no other reporter runs as the user that this one names."""
+
+    def ready(self, reporter: "Reporter") -> None:
+        """Its time has come: `start` it when there is room."""
+
+    def finished(self, reporter: "Reporter") -> None:
+        """Nothing of its run is left, or what is left takes no room."""
+
+
+class Reporter:
+    """A reporter and its run, if any. Implements `RunOwner`."""
+
+    def __init__(self, shared: Shared, candidate: Candidate, leftover: Group | None = None) -> None:
+        self._shared, self._loop = shared, shared.loop
+        self.name = candidate.name
+        self.candidate = candidate
+        self.state = self._resting = REPORTER.start
+        self.cause, self.person = "", cage.Person(user=None)
+        self.held_back = ""
+        """Why it is not started although its time has come."""
+        self._assigned: tuple[float | None, Sequence[str]] = (None, ())
+        self.runs = self.failures = self.in_a_row = self._overruns = 0
+        self.due = 0.0
+        self.run: Run | None = None
+        self.result: RunResult | None = None
+        self.unkillable: list[Stuck] = []
+        self._unkillable_since = self._heard = 0.0
+        self._pending: Candidate | None = None
+        self._verdict: Verdict | None = None
+        self._ended_for: str | None = None
+        self._timer: Timer | None = None
+        self._deadline: Timer | None = None
+        self._published: message.ReporterState | None = None
+        self._launcher = Launcher(
+            shared.loop,
+            shared.reaper,
+            name=self.name,
+            node=shared.node,
+            state_directory=shared.state_directory,
+            group=shared.group,
+            trusted=shared.trusted,
+            patience=shared.patience,
+        )
+        self._leftover = self._end_leftover(leftover)
+        if self._leftover is None:
+            self._take(candidate)
+        else:
+            self._pending = candidate
+            self.publish()
+
+    # ------------------------------------------------------------------------------- what it goes by
+
+    @property
+    def interval(self) -> float:
+        """Seconds between runs."""
+        default = self._shared.settings.interval
+        return schedule.effective_interval(self.candidate.settings.interval, default, [self._assigned[0]])
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for a run; persistent: of silence beyond the interval."""
+        return self.candidate.settings.timeout or self._shared.settings.timeout
+
+    @property
+    def streaming(self) -> bool:
+        """Whether it runs all the time."""
+        return self.candidate.settings.mode is not Mode.ONE_SHOT
+
+    @property
+    def weight(self) -> int:
+        """Share of the node's budget while it runs; who runs all the time takes none."""
+        return 0 if self.streaming else self.candidate.settings.weight
+
+    @property
+    def alive(self) -> bool:
+        """Whether something of a run, or of a leftover, is there."""
+        return self.run is not None or self._leftover is not None
+
+    @property
+    def overruns(self) -> int:
+        """Turns that were missed because a run was still going on, the present one's included."""
+        if self.run is None or self.streaming:
+            return self._overruns
+        return self._overruns + self._missed(self.run)
+
+    def _missed(self, run: Run) -> int:
+        return schedule.overruns(run.started_at, self._loop.now(), self.interval, self._offset)
+
+    @property
+    def _offset(self) -> float:
+        return schedule.phase(self._shared.node.name, self.name, self.interval)
+
+    # ---------------------------------------------------------------------------------------- orders
+
+    def offer(self, candidate: Candidate) -> None:
+        """Its files as they are now. A one-shot run in progress ends normally first."""
+        if candidate.same_as(self._pending or self.candidate):
+            if self._pending is None:
+                self.candidate = candidate  # the same in another inode, perhaps
+        elif self.alive:
+            self._pending = candidate
+            if self.streaming:
+                self._end("")
+        else:
+            self._take(candidate)
+
+    def assign(self, interval: float | None, names: Sequence[str]) -> None:
+        """The shortest interval that a type of its names asks for, and the names it is expected to give."""
+        before, self._assigned = self.interval, (interval, names)
+        if self.interval == before:
+            return
+        if not self.streaming and self.state is ReporterState.WAITING and self.runs and self._timer:
+            self._plan(schedule.next_run(self._loop.now(), self.interval, self._offset))
+        self.publish()
+
+    def reset(self) -> None:
+        """Forget its failures and try again at once."""
+        self.in_a_row = 0
+        if not self.alive:
+            self._step(ReporterEvent.RESET)
+            self._admit()
+
+    def withdraw(self) -> None:
+        """Its file is gone: no further run, the present one is ended."""
+        self._cancel()
+        self._end("")
+        self._step(ReporterEvent.REMOVE)
+
+    def stop(self, longest_grace: float) -> None:
+        """The agent stops: end what runs; nothing more is started by the supervisor."""
+        self._cancel()
+        self._end("", min(longest_grace, self.candidate.settings.grace))
+
+    # ------------------------------------------------------------------------------------------ files
+
+    def _take(self, candidate: Candidate) -> None:
+        """Go by new files."""
+        self.candidate = candidate
+        self.in_a_row = 0
+        self._step(ReporterEvent.CHANGED)
+        self._admit()
+
+    def _admit(self) -> None:
+        """Plan the first run of these files, or refuse them."""
+        self.cause, self._resting = "", self.state
+        try:
+            self.person = cage.admit(self.candidate, self._shared.policy, self._shared.find_user)
+        except cage.NotAdmittedError as error:
+            self._refuse(str(error))
+            return
+        now = self._loop.now()
+        self._plan(now if self.streaming else schedule.first_run(now, self.interval, self._offset))
+        self.publish()
+
+    def _refuse(self, why: str) -> None:
+        self.failures += 1
+        self._cancel()
+        self._step(ReporterEvent.REFUSE)
+        self.cause, self._resting = why, self.state
+        self.publish()
+
+    # ------------------------------------------------------------------------------------------ start
+
+    def _plan(self, when: float) -> None:
+        self._cancel()
+        self.due = when
+        self._timer = self._loop.call_at(when, self._ready)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ready(self) -> None:
+        self._timer = None
+        self._shared.ready(self)
+
+    def hold_back(self, why: str) -> None:
+        """Its time has come, and it is not started for this reason; '' when there is none any more."""
+        if why != self.held_back:
+            self.held_back = why
+            self.publish()
+
+    def start(self) -> None:
+        """Start a run, or go where a failed start leads."""
+        if self.alive or not REPORTER.allows(self.state, ReporterEvent.STARTED):
+            return
+        now = self._loop.now()
+        if not self.streaming:
+            self._overruns += int((now - self.due) // self.interval)
+        self.hold_back("")
+        self._verdict = self._ended_for = None
+        try:
+            self.run = self._launcher.launch(
+                self,
+                self.candidate,
+                self.person,
+                interval=self.interval,
+                timeout=self.timeout,
+                expected=cage.expected(self.candidate.settings, self._assigned[1]),
+                own_user=self._shared.has_own_user(self.candidate),
+            )
+        except ChangedError:
+            self._plan(now + RETRY)
+            self._shared.look_again()
+        except paths.NotTrustedError as error:
+            self._refuse(escape(str(error)))
+            self._shared.look_again()
+        except (OSError, ValueError) as error:
+            self._not_started(error)
+        else:
+            self.runs += 1
+            self._step(ReporterEvent.STARTED)
+            self._set_deadline()
+            self.publish()
+
+    def _not_started(self, error: OSError | ValueError) -> None:
+        what = error.strerror if isinstance(error, OSError) else str(error)
+        where = escape(str(getattr(error, "filename", None) or self.candidate.path))
+        result = RunResult(
+            run=self.runs, fault=f"cannot start it: {where}: {what}", started_at=self._loop.now()
+        )
+        self.result = result
+        self._shared.sink.run_finished(self.name, result)
+        self._shared.look_again()
+        self._settle(Verdict(Outcome.MISBEHAVED, result.fault))
+
+    # -------------------------------------------------------------------------------------- deadlines
+
+    def _set_deadline(self) -> None:
+        """One-shot: for the whole run. Otherwise for the next line; looked at again only when it is over."""
+        limit = self.interval + self.timeout if self.streaming else self.timeout
+        self._heard = self._loop.now()
+        self._deadline = self._loop.call_later(limit, self._overdue)
+
+    def _overdue(self) -> None:
+        if not self.streaming:
+            self._end(f"did not finish within {self.timeout:g} s")
+            return
+        limit = self.interval + self.timeout
+        left = self._heard + limit - self._loop.now()
+        if left > 0:
+            self._deadline = self._loop.call_later(left, self._overdue)
+        else:
+            self._end(f"printed nothing for {limit:g} s")
+
+    def _end(self, why: str, grace: float | None = None) -> None:
+        """End its run, if there is one. `why`: its fault, or '' if it has none."""
+        if self.run is None:
+            return
+        if self._ended_for is None:
+            self._ended_for = why
+        if REPORTER.allows(self.state, ReporterEvent.OVERDUE):
+            self._step(ReporterEvent.OVERDUE)
+        self.run.end(self.candidate.settings.grace if grace is None else grace)
+
+    # --------------------------------------------------------------------------- what its run says
+
+    def line(self, line: bytes | TooLong, number: int) -> None:
+        """RunOwner."""
+        self._heard = self._loop.now()
+        if self.state is not ReporterState.REMOVED:
+            self._shared.sink.frame(self.name, line, number, self._heard)
+
+    def capped(self, reason: str) -> None:
+        """RunOwner."""
+        self._end(reason)
+
+    def exited(self, how: Exit, left: list[Stuck]) -> None:
+        """RunOwner: the values of a run are there with the exit of its main process."""
+        if self._verdict is None:
+            self._judge(how, left)
+        if left and REPORTER.allows(self.state, ReporterEvent.OVERDUE):
+            self._step(ReporterEvent.OVERDUE)
+
+    def stuck(self, processes: list[Stuck]) -> None:
+        """RunOwner: what cannot be killed is told at once, and kept until it is gone."""
+        if self._verdict is None:
+            self._judge(None, processes)
+        self._abandon(processes)
+
+    def over(self) -> None:
+        """RunOwner."""
+        if self.run is not None and not self.streaming:
+            self._overruns += self._missed(self.run)
+        self.run = None
+        self._nothing_left()
+
+    def _judge(self, how: Exit | None, left: list[Stuck]) -> None:
+        """Make the result of a run, tell it, and remember what it counts."""
+        run = self.run
+        assert run is not None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        verdict = judge(
+            self.candidate, how, ended_for=self._ended_for, stderr=run.stderr.first_line, unkillable=left
+        )
+        self.result = RunResult(
+            run=self.runs,
+            lines=run.kept,
+            exit=how,
+            fault=verdict.fault,
+            not_applicable=verdict.outcome is Outcome.DECLINED,
+            started_at=run.started_at,
+            duration=self._loop.now() - run.started_at,
+            stderr=run.stderr.text,
+            notes=run.notes(left if how is not None else []),
+        )
+        if self.state is not ReporterState.REMOVED and verdict.outcome is not Outcome.STOPPED:
+            complaint = self._shared.sink.run_finished(self.name, self.result)
+            if complaint and verdict.outcome is Outcome.GOOD:
+                verdict = Verdict(Outcome.NO_ANSWER, complaint)
+        self._verdict = verdict
+
+    def _abandon(self, processes: list[Stuck]) -> None:
+        self.unkillable, self._unkillable_since = processes, self._loop.now()
+        if REPORTER.allows(self.state, ReporterEvent.UNKILLABLE):
+            self._step(ReporterEvent.UNKILLABLE)
+            named = ", ".join(str(process) for process in processes[:3]) or "a process"
+            self.cause = f"cannot be killed: {named}"
+        self.publish()
+        self._shared.finished(self)
+
+    # ------------------------------------------------------------------------------------- afterwards
+
+    def _nothing_left(self) -> None:
+        """Go where the verdict leads, and then by the files that came meanwhile."""
+        self.unkillable = []
+        pending, self._pending = self._pending, None
+        if self.state is not ReporterState.REMOVED:
+            if pending is None:
+                self._settle(self._verdict or Verdict(Outcome.STOPPED))
+            else:
+                self._step(ReporterEvent.SUCCEEDED)
+                self._take(pending)
+        self._verdict = None
+        self._shared.finished(self)
+
+    def _settle(self, verdict: Verdict) -> None:
+        """The state after a run, and the time of the next."""
+        now, interval = self._loop.now(), self.interval
+        turn = now if self.streaming else schedule.next_run(now, interval, self._offset)
+        self.cause = verdict.fault
+        match verdict.outcome:
+            case Outcome.GOOD | Outcome.STOPPED:
+                self.in_a_row = 0
+                self._step(ReporterEvent.SUCCEEDED)
+                self._plan(turn)
+            case Outcome.NO_ANSWER:
+                self.failures, self.in_a_row = self.failures + 1, 0
+                self._step(ReporterEvent.FAILED)
+                self._plan(turn)
+            case Outcome.DECLINED:
+                self._step(ReporterEvent.DECLINED)
+                self._cancel()
+            case Outcome.MISBEHAVED:
+                self._misbehaved(now)
+        self._resting = self.state
+        self.publish()
+
+    def _misbehaved(self, now: float) -> None:
+        long = max(HEALTHY, self.interval + self.timeout)
+        lived = self.streaming and self.result is not None and self.result.duration > long
+        self.failures, self.in_a_row = self.failures + 1, 1 if lived else self.in_a_row + 1
+        if self.in_a_row < self._shared.settings.failures_to_quarantine:
+            self._step(ReporterEvent.FAILED)
+            self._plan(now + schedule.backoff(self.in_a_row, self.interval, self._shared.chance))
+        else:
+            self._step(ReporterEvent.GAVE_UP)
+            self.cause = f"failed {self.in_a_row} times in a row: {self.cause}"
+            self._plan(now + PROBE * (1 + schedule.SPREAD * self._shared.chance()))
+
+    def _end_leftover(self, leftover: Group | None) -> Ending | None:
+        """End what an agent before this one, or this one before the file came back, left running."""
+        group = self._launcher.group
+        if leftover is None and group is not None and group.populated():
+            leftover = group
+        if leftover is None:
+            return None
+        self._step(ReporterEvent.OVERDUE)
+        self.cause = "a run from before is being ended"
+
+        def ended() -> None:
+            self._leftover = None
+            self._nothing_left()
+
+        return Ending(
+            self._loop,
+            leftover,
+            grace=0,
+            on_end=ended,
+            on_stuck=self._abandon,
+            patience=self._shared.patience,
+        )
+
+    def _step(self, event: ReporterEvent) -> None:
+        self.state = REPORTER.step(self.state, event)
+
+    # ------------------------------------------------------------------------------------------- show
+
+    def publish(self) -> None:
+        """Tell the sink, if what others see has changed. Single runs are not news."""
+        if self.state is ReporterState.REMOVED:
+            return
+        told = self.told()
+        if self._published is None or told != msgspec.structs.replace(self._published, runs=told.runs):
+            self._published = told
+            self._shared.sink.state(self.name, told)
+
+    def told(self) -> message.ReporterState:
+        """Its state as others see it: while a one-shot run goes on, that of the run before."""
+        passing = self.state in (ReporterState.RUNNING, ReporterState.STOPPING)
+        shown = self._resting if passing and self.run is not None and not self.streaming else self.state
+        note = "; ".join(part for part in (self.candidate.warning, self.person.note) if part)
+        return message.ReporterState(
+            state=shown.value,
+            cause=self.held_back or self.cause,
+            note=note,
+            path=self.candidate.path,
+            script=self.candidate.digest[:16],
+            mode=self.candidate.settings.mode.value,
+            interval_ms=round(self.interval * 1000),
+            ttl_ms=round(schedule.time_to_live(self.interval, self.timeout) * 1000),
+            runs=self.runs,
+            failures=self.failures,
+            overruns=self.overruns,
+            abandoned=len(self.unkillable),
+        )
+
+    def view(self) -> View:
+        """Everything about it, as it is now."""
+        now, told, result, run = self._loop.now(), self.told(), self.result, self.run
+        user, group = self.person.user, self._launcher.group
+        return View(
+            name=self.name,
+            state=self.state.value,
+            cause=told.cause,
+            note=told.note,
+            path=told.path,
+            digest=self.candidate.digest,
+            mode=told.mode,
+            user=user.name if user else f"uid {self._shared.policy.uid}",
+            interval=self.interval,
+            timeout=self.timeout,
+            ttl=told.ttl_ms / 1000,
+            weight=self.candidate.settings.weight,
+            runs=self.runs,
+            failures=self.failures,
+            failures_in_a_row=self.in_a_row,
+            overruns=told.overruns,
+            pid=run.child.pid if run and run.child.pidfd >= 0 else None,
+            running_for=now - run.started_at if run else None,
+            next_run_in=max(0.0, self.due - now) if self._timer else None,
+            last_run_ago=now - result.started_at if result else None,
+            last_duration=result.duration if result else None,
+            last_exit=str(result.exit) if result and result.exit else "",
+            last_fault=result.fault if result else "",
+            notes=result.notes if result else [],
+            stderr=result.stderr if result else "",
+            unkillable=self.unkillable,
+            unkillable_for=now - self._unkillable_since if self.unkillable else None,
+            group=group.path if group else "",
+        )

@@ -1,0 +1,84 @@
+"""What the process half of the reporters tells: a run's result, a reporter's view; and whom it tells."""
+
+from typing import Protocol
+
+import msgspec
+
+from xce.linux.reaper import Exit
+from xce.model import message
+from xce.reporters.ending import Stuck
+from xce.reporters.frame import TooLong
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run came out."""
+
+    run: int
+    """Number of the run since the agent's start, from 1."""
+    lines: list[bytes | TooLong] = []
+    """One-shot: all lines of standard output, blank ones included."""
+    exit: Exit | None = None
+    """None: it was never started, or cannot be killed."""
+    fault: str = ""
+    """Why nothing of it counts; '' if it does."""
+    not_applicable: bool = False
+    started_at: float = 0
+    """Of the loop's clock."""
+    duration: float = 0
+    stderr: str = ""
+    """The last 8 KiB; not escaped."""
+    notes: list[str] = []
+    """What went on beside: processes left behind, output slowed down."""
+
+
+class Sink(Protocol):
+    """Where it all goes: the agent's core."""
+
+    def run_finished(self, name: str, result: RunResult) -> str:
+        """A run is over. Returns what is wrong with its output ('' if usable): then it counts as failed."""
+
+    def frame(self, name: str, line: bytes | TooLong, number: int, at: float) -> None:
+        """A line of a persistent or elim reporter; `number` from 1 in its run, `at` of the loop's clock."""
+
+    def state(self, name: str, state: message.ReporterState) -> None:
+        """A reporter's state as others see it is new. `refused` and `conditions` are for the sink to fill."""
+
+    def gone(self, name: str) -> None:
+        """The reporter was removed, and its values with it."""
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything about a reporter, for `status` and `explain`. Times are seconds, ages count from now."""
+
+    name: str
+    state: str
+    """What it does at this moment: unlike `message.ReporterState`, running and stopping are shown."""
+    cause: str = ""
+    note: str = ""
+    path: str = ""
+    digest: str = ""
+    mode: str = ""
+    user: str = ""
+    interval: float = 0
+    timeout: float = 0
+    ttl: float = 0
+    weight: int = 1
+    runs: int = 0
+    failures: int = 0
+    failures_in_a_row: int = 0
+    """Of the kind that leads to quarantine."""
+    overruns: int = 0
+    pid: int | None = None
+    running_for: float | None = None
+    next_run_in: float | None = None
+    last_run_ago: float | None = None
+    """Since the start of the last run that is over."""
+    last_duration: float | None = None
+    last_exit: str = ""
+    last_fault: str = ""
+    notes: list[str] = []
+    stderr: str = ""
+    unkillable: list[Stuck] = []
+    unkillable_for: float | None = None
+    group: str = ""
+    """Path of its control group; '' when it has none."""

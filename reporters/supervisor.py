@@ -1,0 +1,256 @@
+"""All reporters of a node: who there is, who may start now, and what is left of runs that nobody wanted.
+
+The supervisor keeps the sum of the weights of one-shot runs within the budget, the number of children that
+cannot be killed within a bound, and every process of a reporter inside its own control group, so that after a
+stop, or a crash and the next start, nothing is left. It knows nothing of values: see `Sink`.
+"""
+
+import os
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from xce.linux import users
+from xce.linux.cgroup import Cgroup
+from xce.linux.loop import Loop
+from xce.linux.reaper import Reaper
+from xce.model import message
+from xce.model.configuration import AgentReporters
+from xce.reporters import cage, schedule
+from xce.reporters.directory import Candidate
+from xce.reporters.ending import PATIENCE, Ending, Group
+from xce.reporters.reporter import Reporter
+from xce.reporters.result import Sink, View
+
+CONTROLLERS = frozenset({"memory", "pids"})
+STOP_GRACE = 5.0
+"""Longest time between TERM and KILL when the agent stops."""
+
+
+def home(label: str, *, setting: str = "", own: Cgroup | None) -> Cgroup | None:
+    """The group below which reporters get theirs; None if there is none, and then runs are held less tightly.
+
+    `setting` is agent.yaml's `cgroup`, `own` the group that the agent is in, `label` tells two agents of a
+    host apart. The kernel hands controllers on only from a group without processes of its own: an agent that
+    has its group to itself (a unit with Delegate=yes) moves into a group beside the reporters'.
+    """
+    if setting:
+        group = Cgroup(setting.rstrip("/"))
+        group.create()
+    elif own is not None and own.writable():
+        if own.own_pids() == [os.getpid()] and CONTROLLERS & own.controllers():
+            beside = own.child("agent")
+            beside.create()
+            beside.enter()
+        own.enable(set(CONTROLLERS))
+        group = own.child(f"xce-{label}")
+        group.create()
+    else:
+        return None
+    group.enable(set(CONTROLLERS))
+    return group
+
+
+class Supervisor:
+    """See the module. Feed it with `update`; it tells the sink. `group` comes from `home`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        reaper: Reaper,
+        sink: Sink,
+        settings: AgentReporters,
+        *,
+        node: cage.Node,
+        state_directory: str,
+        group: Cgroup | None,
+        look_again: Callable[[], object] = lambda: None,
+        chance: Callable[[], float] = random.random,
+        patience: float = PATIENCE,
+        uid: int | None = None,
+        find_user: Callable[[str], users.User | None] = users.find,
+    ) -> None:
+        self.loop, self.reaper, self.sink, self.settings = loop, reaper, sink, settings
+        self.node, self.state_directory, self.group = node, state_directory, group
+        self.patience, self.chance = patience, chance
+        me = os.geteuid() if uid is None else uid
+        self.policy = cage.Policy(uid=me, user=settings.user, allow_root=settings.allow_root)
+        self.trusted: Collection[int] = {0, me}
+        self.find_user, self.look_again = find_user, look_again
+        self.reporters: dict[str, Reporter] = {}
+        self._assigned: dict[str, tuple[float | None, Sequence[str]]] = {}
+        self._waiting: dict[str, Reporter] = {}
+        self._leaving: dict[str, Reporter] = {}
+        """Removed, and a run of them is not over."""
+        self._swept: dict[str, Ending] = {}
+        """Groups of reporters that are not there any more."""
+        self._stopped: Callable[[], object] | None = None
+        self._stopping = False
+        os.makedirs(os.path.join(state_directory, "reporters"), mode=0o755, exist_ok=True)
+
+    # ---------------------------------------------------------------------------------------- orders
+
+    def update(self, candidates: Mapping[str, Candidate]) -> None:
+        """The directory as it is now. What an agent before this one left behind is ended, too."""
+        if self._stopping:
+            return
+        for name in self.reporters.keys() - candidates.keys():
+            self._remove(name)
+        for name, candidate in candidates.items():
+            reporter = self.reporters.get(name)
+            if reporter is not None:
+                reporter.offer(candidate)
+            else:
+                self._add(candidate)
+        self._sweep()
+
+    def assign(self, name: str, *, interval: float | None = None, names: Sequence[str] = ()) -> None:
+        """What the cluster's types say of a reporter: shortest interval, and the names it should give."""
+        self._assigned[name] = (interval, names)
+        if reporter := self.reporters.get(name):
+            reporter.assign(interval, names)
+
+    def reset(self, name: str) -> bool:
+        """Forget a reporter's failures and try it at once; False if there is none of that name."""
+        reporter = self.reporters.get(name)
+        if reporter is not None:
+            self.look_again()
+            reporter.reset()
+        return reporter is not None
+
+    def stop(self, done: Callable[[], object]) -> None:
+        """End everything that runs; `done()` when nothing is left but what cannot be killed."""
+        self._stopping, self._stopped = True, done
+        self._waiting.clear()
+        for reporter in list(self.reporters.values()):
+            reporter.stop(STOP_GRACE)
+        self._maybe_stopped()
+
+    # ------------------------------------------------------------------------------------------ show
+
+    def states(self) -> dict[str, message.ReporterState]:
+        """The state of every reporter as others see it, with all counters as they are now."""
+        return {name: reporter.told() for name, reporter in self.reporters.items()}
+
+    def view(self, name: str) -> View | None:
+        """Everything about one reporter."""
+        reporter = self.reporters.get(name)
+        return reporter.view() if reporter else None
+
+    def views(self) -> list[View]:
+        """Everything about every reporter."""
+        return [self.reporters[name].view() for name in sorted(self.reporters)]
+
+    @property
+    def abandoned(self) -> int:
+        """Reporters, present and removed, with children that cannot be killed."""
+        held = [*self.reporters.values(), *self._leaving.values()]
+        return sum(bool(reporter.unkillable) for reporter in held) + sum(
+            ending.stuck for ending in self._swept.values()
+        )
+
+    @property
+    def running(self) -> int:
+        """Sum of the weights of the one-shot runs in progress; what is abandoned takes no share."""
+        return sum(
+            reporter.weight
+            for reporter in (*self.reporters.values(), *self._leaving.values())
+            if reporter.run is not None and not reporter.unkillable
+        )
+
+    # ------------------------------------------------------------------------- what reporters ask for
+
+    def has_own_user(self, candidate: Candidate) -> bool:
+        """Shared."""
+        wanted = candidate.settings.user
+        if wanted in ("", self.settings.user, "root") or self.policy.uid != 0:
+            return False
+        users_named = [reporter.candidate.settings.user for reporter in self.reporters.values()]
+        return users_named.count(wanted) <= 1
+
+    def ready(self, reporter: Reporter) -> None:
+        """Shared."""
+        if not self._stopping:
+            self._waiting[reporter.name] = reporter
+            self._start_waiting()
+
+    def finished(self, reporter: Reporter) -> None:
+        """Shared."""
+        if self._leaving.get(reporter.name) is reporter and not reporter.alive:
+            del self._leaving[reporter.name]
+            self._discard_group(reporter.name)
+        self._start_waiting()
+        self._maybe_stopped()
+
+    # --------------------------------------------------------------------------------------- inside
+
+    def _add(self, candidate: Candidate) -> None:
+        name = candidate.name
+        before = self._leaving.pop(name, None)
+        self._swept.pop(name, None)
+        leftover: Group | None = before.run.group if before is not None and before.run is not None else None
+        reporter = Reporter(self, candidate, leftover)
+        self.reporters[name] = reporter
+        if name in self._assigned:
+            reporter.assign(*self._assigned[name])
+
+    def _remove(self, name: str) -> None:
+        reporter = self.reporters.pop(name)
+        self._waiting.pop(name, None)
+        reporter.withdraw()
+        self.sink.gone(name)
+        if reporter.alive:
+            self._leaving[name] = reporter
+        else:
+            self._discard_group(name)
+
+    def _start_waiting(self) -> None:
+        if self._stopping or not self._waiting:
+            return
+        if self.abandoned >= self.settings.max_abandoned:
+            why = f"not started: {self.abandoned} reporters have children here that cannot be killed"
+            for reporter in self._waiting.values():
+                reporter.hold_back(f"{why} (max_abandoned)")
+            return
+        asking = [
+            schedule.Waiting(name=name, weight=reporter.weight, due=reporter.due)
+            for name, reporter in self._waiting.items()
+        ]
+        for name in schedule.admit(asking, running=self.running, budget=self.settings.budget):
+            self._waiting.pop(name).start()
+
+    def _sweep(self) -> None:
+        """End what is in groups that belong to no reporter, and remove them."""
+        if self.group is None:
+            return
+        for group in self.group.children():
+            known = group.name in self.reporters or group.name in self._leaving or group.name in self._swept
+            if not known:
+                self._discard_group(group.name)
+
+    def _discard_group(self, name: str) -> None:
+        if self.group is None or self.group.child(name).remove():
+            return
+        group = self.group.child(name)
+
+        def ended() -> None:
+            self._swept.pop(name, None)
+            if name not in self.reporters:
+                self.loop.call_later(0, group.remove)
+            self._maybe_stopped()
+
+        self._swept[name] = Ending(
+            self.loop, group, grace=0, on_end=ended, on_stuck=lambda _: None, patience=self.patience
+        )
+
+    def _maybe_stopped(self) -> None:
+        if self._stopped is None:
+            return
+        held = [*self.reporters.values(), *self._leaving.values()]
+        if any(reporter.alive and not reporter.unkillable for reporter in held):
+            return
+        if any(not ending.stuck for ending in self._swept.values()):
+            return
+        done, self._stopped = self._stopped, None
+        if self.group is not None:
+            self.group.remove()
+        done()

@@ -1,0 +1,75 @@
+"""What a finished run means for its reporter. Pure.
+
+What counts against a reporter is misbehaviour: it hung, flooded, crashed, left nothing to start, or
+(persistent) ended at all. That is backed off and in the end quarantined. A one-shot run that ends in time
+with a bad status has only said that it has no answer: it is asked again at its next turn, so that a value is
+back as soon as it can be.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from xce.linux.reaper import Exit
+from xce.model.configuration import Mode
+from xce.reporters import cage, contract
+from xce.reporters.directory import Candidate
+from xce.reporters.ending import Stuck
+
+
+class Outcome(StrEnum):
+    """How a run counts."""
+
+    GOOD = "good"
+    NO_ANSWER = "no-answer"
+    """Failed in an orderly way."""
+    MISBEHAVED = "misbehaved"
+    DECLINED = "declined"
+    """Exit status 78."""
+    STOPPED = "stopped"
+    """Ended by us through no fault of its own: reload, removal, the agent's stop."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """An outcome and, for the bad ones, the fault in words."""
+
+    outcome: Outcome
+    fault: str = ""
+
+
+def judge(
+    candidate: Candidate,
+    how: Exit | None,
+    *,
+    ended_for: str | None,
+    stderr: str,
+    unkillable: list[Stuck],
+) -> Verdict:
+    """The verdict on a run.
+
+    `how` is None for one that cannot be killed (`unkillable`); `ended_for` why we ended it: None if we did
+    not, '' if through no fault of its own; `stderr` its first line.
+    """
+    if ended_for == "" and how is not None:
+        return Verdict(Outcome.STOPPED)
+    if how is None:
+        named = str(unkillable[0]) if unkillable else "a process"
+        return Verdict(Outcome.MISBEHAVED, f"{ended_for or 'was to end'}, and {named} cannot be killed")
+    if ended_for:
+        return Verdict(Outcome.MISBEHAVED, ended_for)
+    if how.status in _declining(candidate.settings.mode):
+        return Verdict(Outcome.DECLINED)
+    if problem := cage.start_problem(how.status, stderr, candidate):
+        return Verdict(Outcome.MISBEHAVED, problem)
+    fault = contract.fault_of(status=how.status, killed_by=how.signal, stderr=stderr)
+    if candidate.settings.mode is not Mode.ONE_SHOT:
+        mode = candidate.settings.mode.value
+        ended = fault or f"ended ({how}); a {mode} reporter goes on until it is told to end"
+        return Verdict(Outcome.MISBEHAVED, ended)
+    if how.signal:
+        return Verdict(Outcome.MISBEHAVED, fault)
+    return Verdict(Outcome.NO_ANSWER if fault else Outcome.GOOD, fault)
+
+
+def _declining(mode: Mode) -> tuple[int, ...]:
+    return (contract.NOT_APPLICABLE, cage.ELIM_ABORT) if mode is Mode.ELIM else (contract.NOT_APPLICABLE,)

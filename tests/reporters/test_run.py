@@ -1,0 +1,201 @@
+"""One run: what of its output is kept, and that memory and time stay bounded whatever it prints."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.linux.kernel import Kernel
+from xce.linux import paths, proc
+from xce.linux.reaper import Exit
+from xce.reporters import cage
+from xce.reporters.ending import Stuck
+from xce.reporters.frame import LIMITS, TooLong
+from xce.reporters.run import Run, Tail
+
+MIB = 1 << 20
+
+
+class Owner:
+    """Drives one run and keeps what it tells."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.lines: list[bytes | TooLong] = []
+        self.limited = ""
+        self.how: Exit | None = None
+        self.left: list[Stuck] = []
+        self.done = False
+
+    def line(self, line: bytes | TooLong, number: int) -> None:
+        self.lines.append(line)
+        assert number == len(self.lines)
+
+    def capped(self, reason: str) -> None:
+        self.limited = reason
+        self.run.end(0.2)
+
+    def exited(self, how: Exit, left: list[Stuck]) -> None:
+        self.how, self.left = how, left
+
+    def stuck(self, processes: list[Stuck]) -> None:
+        raise AssertionError(processes)
+
+    def over(self) -> None:
+        self.done = True
+
+    def start(self, script: Path, *, streaming: bool = False, until_over: bool = True) -> Run:
+        directory = str(script.parent)
+        fd = paths.open_checked(str(script), {0, os.geteuid()})
+        self.run = Run(
+            self.kernel.loop,
+            self.kernel.reaper,
+            self,
+            command=cage.command(cage.Person(user=None), BOUNDS, group="", directory=directory),
+            environment={"PATH": "/usr/bin:/bin", "MARK": directory},
+            script=fd,
+            group=None,
+            mark=f"MARK={directory}",
+            line_bytes=LIMITS.frame_bytes,
+            streaming=streaming,
+        )
+        os.close(fd)
+        if until_over:
+            self.kernel.until(lambda: self.done, within=60)
+        return self.run
+
+
+BOUNDS = cage.Bounds(open_files=256, file_blocks=2048, cpu_s=100, data_kib=0, processes=0)
+
+
+@pytest.fixture
+def owner(kernel: Kernel) -> Owner:
+    return Owner(kernel)
+
+
+def shell(tmp_path: Path, text: str) -> Path:
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n" + text)
+    script.chmod(0o755)
+    return script
+
+
+def test_the_checked_file_is_what_runs_even_if_its_path_is_swapped_after_the_check(
+    owner: Owner, tmp_path: Path
+) -> None:
+    script = shell(tmp_path, "sleep 0.2; echo checked\n")
+    run = owner.start(script, until_over=False)
+    script.rename(tmp_path / "away")
+    shell(tmp_path, "echo swapped\n")
+    owner.kernel.until(lambda: owner.done)
+    assert run.kept == [b"checked"]
+
+
+def test_a_last_line_without_an_end_counts_in_a_run_that_is_over(owner: Owner, tmp_path: Path) -> None:
+    assert owner.start(shell(tmp_path, "printf 'a\\n\\nb'")).kept == [b"a", b"", b"b"]
+
+
+def test_a_last_line_without_an_end_is_dropped_from_a_stream_that_broke(owner: Owner, tmp_path: Path) -> None:
+    run = owner.start(shell(tmp_path, "echo '1 free 12'; printf '1 free 1'"), streaming=True)
+    assert owner.lines == [b"1 free 12"]
+    assert run.notes([]) == ["its last line was not complete and was dropped"]
+
+
+@pytest.mark.parametrize("size", [102_400, 300_000, 200 * MIB])
+def test_a_line_of_any_length_is_taken_or_named_and_the_next_is_read(
+    owner: Owner, tmp_path: Path, size: int
+) -> None:
+    """C-REP-07. A line takes no more memory than the limit allows."""
+    before = proc.resident_bytes()
+    run = owner.start(shell(tmp_path, f"head -c {size} /dev/zero | tr '\\0' x; echo; echo next\n"))
+    long, following = run.kept
+    if size <= LIMITS.frame_bytes:
+        assert long == b"x" * size
+    else:
+        assert isinstance(long, TooLong)
+        assert long.limit == LIMITS.frame_bytes
+    assert following == b"next"
+    assert proc.resident_bytes() - before < 50 * MIB
+
+
+@pytest.mark.parametrize("text", ["yes", "yes ''"])
+def test_output_without_end_is_ended(owner: Owner, tmp_path: Path, text: str) -> None:
+    before = proc.resident_bytes()
+    run = owner.start(shell(tmp_path, f"exec {text}\n"))
+    assert owner.limited.startswith("printed more than 4 MiB or 10000 lines")
+    assert run.kept == []
+    assert owner.how is not None
+    assert owner.how.signal
+    assert proc.resident_bytes() - before < 50 * MIB
+
+
+def test_a_stream_without_end_is_slowed_down_and_others_go_on(owner: Owner, tmp_path: Path) -> None:
+    run = owner.start(shell(tmp_path, "exec yes '{}'\n"), streaming=True, until_over=False)
+    turns: list[float] = []
+
+    def beat() -> None:
+        turns.append(owner.kernel.loop.now())
+        owner.kernel.loop.call_later(0.05, beat)
+
+    beat()
+    owner.kernel.during(1.5)
+    assert 100 <= len(owner.lines) <= 300
+    assert len(turns) > 15
+    assert "slowed down" in run.notes([])[0]
+    run.end(0)
+    owner.kernel.until(lambda: owner.done)
+
+
+def test_standard_error_without_end_costs_nothing(owner: Owner, tmp_path: Path) -> None:
+    before = proc.resident_bytes()
+    run = owner.start(shell(tmp_path, "echo first >&2; exec yes >&2\n"), until_over=False)
+    begin = os.times()
+    owner.kernel.during(1.0)
+    used = os.times().user - begin.user + os.times().system - begin.system
+    assert used < 0.5
+    assert run.stderr.first_line == "first"
+    assert len(run.stderr.text) == 8192
+    assert proc.resident_bytes() - before < 20 * MIB
+    run.end(0)
+    owner.kernel.until(lambda: owner.done)
+
+
+def test_what_left_the_session_is_found_without_a_control_group(owner: Owner, tmp_path: Path) -> None:
+    owner.start(shell(tmp_path, "setsid sleep 300 & sleep 300 & sleep 0.1; exit 3\n"))
+    assert owner.how == Exit(status=3)
+    assert len(owner.left) == 2
+
+
+def test_the_tail_keeps_the_first_line_and_the_last_bytes() -> None:
+    tail = Tail()
+    tail.add(b"\n  \nfir")
+    tail.add(b"st\nsecond\n")
+    tail.add(b"\xff" * 9000)
+    assert tail.first_line == "first"
+    assert tail.text == "\\xff" * 8192
+    endless = Tail()
+    for _ in range(100):
+        endless.add(b"x" * 100)
+    assert endless.first_line == "x" * 512
+
+
+def test_a_start_that_fails_leaves_no_descriptor(owner: Owner, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    script = shell(tmp_path, "true\n")
+    for environment in ({"A": "nul\0"}, {"A": "x" * (1 << 22)}):
+        fd = os.open(script, os.O_RDONLY)
+        with pytest.raises((ValueError, OSError)):
+            Run(
+                owner.kernel.loop,
+                owner.kernel.reaper,
+                owner,
+                command=["/bin/sh"],
+                environment=environment,
+                script=fd,
+                group=None,
+                mark="A=",
+                line_bytes=100,
+                streaming=False,
+            )
+        os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before
