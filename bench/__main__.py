@@ -21,19 +21,11 @@ from typing import IO
 import msgspec
 
 from bench import machine, suites
-from bench.figures import MISSED, Cell, Result, cells, markdown, verdict
+from bench.figures import MISSED, Cell, Machine, Result, cells, markdown, verdict
 from bench.goals import GOALS
 from bench.suite import Options
 
 _WAIT_FOR_QUIET_S = 60
-
-
-class Machine(msgspec.Struct, frozen=True, kw_only=True, tag="machine", tag_field="line"):
-    """The first line of the file of `--out`: where and when."""
-
-    at: str
-    about: dict[str, str]
-    options: Options
 
 
 def main(arguments: list[str]) -> int:
@@ -44,7 +36,7 @@ def main(arguments: list[str]) -> int:
     results: list[Result] = []
     with ExitStack() as stack:
         file = stack.enter_context(out.open("a")) if out else None
-        _write(file, Machine(at=_now(), about=machine.description(), options=options))
+        _write(file, Machine(at=_now(), about=machine.description(), repetitions=options.repetitions))
         for name, goals in wanted.items():
             share = machine.wait_until_quiet(0 if options.quick else _WAIT_FOR_QUIET_S)
             _tell(f"{name}: {', '.join(goals)}" + _busy(share))

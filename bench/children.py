@@ -79,6 +79,10 @@ class Child:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return f"{self.log.parent.name}/{self.log.name}: {what}: {lines[-1] if lines else 'without a word'}"
 
+    def poke(self, number: int) -> None:
+        """Send a signal to it alone."""
+        os.kill(self.pid, number)
+
     def stop(self, number: int = signal.SIGTERM) -> None:
         """End it and its session; may be called twice."""
         if not self.ended:

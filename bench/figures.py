@@ -48,6 +48,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     note: str = ""
 
 
+class Machine(msgspec.Struct, frozen=True, kw_only=True, tag="machine", tag_field="line"):
+    """The first line of a run in the file of `--out`: where, when, how often."""
+
+    at: str
+    """ISO 8601."""
+    about: dict[str, str]
+    """`machine.description`."""
+    repetitions: int
+
+
 class Cell(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="line"):
     """All that one side of one repetition gave; only for the file of `--out`."""
 

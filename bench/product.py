@@ -31,6 +31,11 @@ class Broker(msgspec.Struct, frozen=True, kw_only=True):
         return self.directory / "keys"
 
     @property
+    def state(self) -> Path:
+        """Its state directory."""
+        return self.directory / "state"
+
+    @property
     def configuration(self) -> Path:
         """Its broker.yaml."""
         return self.directory / "broker.yaml"
@@ -70,6 +75,11 @@ def new_broker(
     _write(directory / "resources.yaml", {"types": [msgspec.to_builtins(kind) for kind in types]})
     _write(directory / "hosts.yaml", {"hosts": [{"name": name} for name in hosts]})
     return broker
+
+
+def existing_broker(directory: Path) -> Broker:
+    """A broker (without a CURVE endpoint) whose files `new_broker` wrote."""
+    return Broker(directory=directory, local=str(directory / "broker.sock"))
 
 
 @contextmanager

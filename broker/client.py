@@ -24,7 +24,7 @@ from xce.broker.session import (
     BrokerRefused,
     BrokerUnreachable,
     Changed,
-    Conversation,
+    Ending,
     Event,
     Fresh,
     LinkNews,
@@ -69,7 +69,7 @@ TIMEOUT_S = 10.0
 TURN_S = 1.0
 """Longest sleep between two looks at the clock."""
 
-C = TypeVar("C", bound=Conversation)
+D = TypeVar("D", bound=Ending)
 
 
 class Client:
@@ -100,13 +100,13 @@ class Client:
         An order that was answered is durable. After `BrokerUnreachable` nobody knows whether it was carried
         out: give the same order with the same id again, it is done once.
         """
-        return answer_of(self._finish(Question(request), timeout))
+        return answer_of(self.finish(Question(request), timeout))
 
     def snapshot(
         self, only: Iterable[str] = (), *, detail: bool = False, timeout: float | None = None
     ) -> Mirror:
         """The map at one moment; `only` bounds it to some locations, `detail` adds origins and ages."""
-        return mirror_of(self._finish(Taking(only, detail=detail), timeout))
+        return mirror_of(self.finish(Taking(only, detail=detail), timeout))
 
     def inventories(self, wanted: Mapping[str, list[str]]) -> dict[str, dict[str, Inventory]]:
         """Bodies of inventories, by location and reporter."""
@@ -149,7 +149,8 @@ class Client:
                     poll.register(descriptor, select.POLLIN)
                 poll.poll(left * 1000)
 
-    def _finish(self, conversation: "Q", timeout: float | None) -> "Q":
+    def finish(self, conversation: D, timeout: float | None = None) -> D:
+        """Hold a conversation that ends; raises `BrokerUnreachable` when it does not in time."""
         timeout = self.timeout if timeout is None else timeout
         self.line.begin(conversation)
         try:
@@ -158,9 +159,6 @@ class Client:
         finally:
             self.line.end(conversation)
         return conversation
-
-
-Q = TypeVar("Q", Question, Taking)
 
 
 def answer_of(question: Question) -> Answer:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import overload
 
-from xce.broker.client import TIMEOUT_S, TURN_S, Q, answer_of, mirror_of
+from xce.broker.client import TIMEOUT_S, TURN_S, D, answer_of, mirror_of
 from xce.broker.follow import CREDIT, Follow
 from xce.broker.line import Broker, Line
 from xce.broker.mirror import Mirror
@@ -58,13 +58,13 @@ class AsyncClient:
 
     async def ask(self, request: Request, *, timeout: float | None = None) -> Answer:
         """The answer to one request; see `Client.ask`."""
-        return answer_of(await self._finish(Question(request), timeout))
+        return answer_of(await self.finish(Question(request), timeout))
 
     async def snapshot(
         self, only: Iterable[str] = (), *, detail: bool = False, timeout: float | None = None
     ) -> Mirror:
         """The map at one moment; see `Client.snapshot`."""
-        return mirror_of(await self._finish(Taking(only, detail=detail), timeout))
+        return mirror_of(await self.finish(Taking(only, detail=detail), timeout))
 
     async def inventories(self, wanted: Mapping[str, list[str]]) -> dict[str, dict[str, Inventory]]:
         """Bodies of inventories, by location and reporter."""
@@ -127,7 +127,8 @@ class AsyncClient:
         self._moved.set_result(None)
         self._moved = self._loop.create_future()
 
-    async def _finish(self, conversation: Q, timeout: float | None) -> Q:
+    async def finish(self, conversation: D, timeout: float | None = None) -> D:
+        """Hold a conversation that ends; see `Client.finish`."""
         timeout = self.timeout if timeout is None else timeout
         self.line.begin(conversation)
         try:

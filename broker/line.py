@@ -149,6 +149,8 @@ class Line:
 
     def _tell(self, news: LinkNews) -> None:
         self.up = news.up
+        if news.up:
+            self.refused = None
         self._unsent.clear()
         for conversation in self._open:
             conversation.link(news)

@@ -114,6 +114,14 @@ class Conversation(Protocol):
         """Time passes; `now` is the shell's monotonic clock, in seconds."""
 
 
+class Ending(Conversation, Protocol):
+    """A conversation that comes to an end."""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over."""
+
+
 class Question:
     """One request with one answer. An order keeps its id, so that asking again does nothing twice."""
 

@@ -23,17 +23,24 @@ class Mode(StrEnum):
     """How a reporter talks."""
 
     ONE_SHOT = "one-shot"
+    """Started each interval; prints, and ends."""
     PERSISTENT = "persistent"
+    """Started once; prints a frame whenever it likes."""
     ELIM = "elim"
+    """Started once; prints LSF's `N name value ...`."""
 
 
 class Limits(_File, frozen=True, kw_only=True):
     """Caps on one reporter."""
 
     processes: Positive = 64
+    """Processes and threads at one time: a pids.max of its control group, else a limit on its user."""
     open_files: Positive = 256
+    """Of each process."""
     memory_mb: Positive = 512
+    """Of all its processes together where there is a memory controller, else of each."""
     file_size_mb: Positive = 64
+    """Of each file that it writes."""
     cpu_s: Positive = 3600
     """Of one process of a run; the deadline is the real bound."""
 
@@ -42,9 +49,12 @@ class ReporterSettings(_File, frozen=True, kw_only=True):
     """`NAME.yaml` beside a reporter. All keys are optional."""
 
     mode: Mode = Mode.ONE_SHOT
+    """How it is run."""
     interval: Seconds | None = None
+    """Between two runs; not given: the agent's `reporters.interval`. A type's own interval wins."""
     timeout: Seconds | None = None
-    """One-shot: for the whole run. Persistent, elim: for the silence between frames beyond `interval`."""
+    """One-shot: for the whole run. Persistent, elim: for the silence between frames beyond `interval`. Not
+    given: the agent's `reporters.timeout`."""
     grace: Seconds = 2
     """Between TERM and KILL."""
     user: str = ""
@@ -52,26 +62,36 @@ class ReporterSettings(_File, frozen=True, kw_only=True):
     weight: Positive = 1
     """Share of the node's budget while it runs."""
     arguments: list[str] = []
+    """Passed to it, one word each; no shell looks at them."""
     environment: dict[str, str] = {}
+    """Added to the fixed environment; names that begin with XCE_ are refused."""
     limits: Limits = Limits()
+    """Caps on it."""
     reports: list[str] = []
     """Names it will report: never-seen until then; passed to it in XCE_EXPECT."""
     types: list[ResourceType] = []
+    """Types that it brings along. The cluster's own definition of a name wins."""
 
 
 class AgentReporters(_File, frozen=True, kw_only=True):
     """`reporters:` of agent.yaml."""
 
     directory: str = "/etc/xce/reporters.d"
+    """Where reporters lie."""
     user: str = "xce-reporter"
+    """For reporters that name none; a local user."""
     allow_root: list[str] = []
     """Names of reporters that may ask for `user: root`."""
     interval: Seconds = 30
+    """Between two runs of a reporter that does not say."""
     timeout: Seconds = 10
+    """For a reporter that does not say."""
     budget: Positive = 8
     """Sum of the weights of runs at one time."""
     max_abandoned: Positive = 4
+    """Children that cannot be killed; with so many of them no reporter is started any more."""
     failures_to_quarantine: Positive = 10
+    """Hangs, crashes and the like in a row; after them a reporter waits for `reporter reset`."""
     load_indices: bool = True
     """The 11 built-in load indices and the host's attributes."""
 
@@ -82,14 +102,19 @@ class AgentFile(_File, frozen=True, kw_only=True):
     broker: str = ""
     """`tcp://HOST:PORT`, or `ipc://PATH` on the broker's own host."""
     broker_key: str = "/etc/xce/keys/broker.pub"
+    """The broker's public key."""
     key: str = "/etc/xce/keys/agent.key"
+    """The agent's own key pair; readable by its user alone."""
     name: str = ""
     """'' means the host name."""
     state_directory: str = "/var/lib/xce-agent"
+    """Known types, generations of inventories, the reporters' own directories. Fixed while it runs."""
     run_directory: str = "/run/xce-agent"
+    """Lock and control socket. Fixed while it runs."""
     cgroup: str = ""
     """Where reporters' cgroups are made; '' means below the agent's own."""
     reporters: AgentReporters = AgentReporters()
+    """What all reporters of the node have in common."""
     metrics: str = ""
     """`ADDRESS:PORT` of the node's own OpenMetrics endpoint; '' means none."""
 
@@ -98,43 +123,57 @@ class Discovered(StrEnum):
     """What happens to a host that joins and is in no file."""
 
     REFUSE = "refuse"
+    """It is sent away."""
     HOLD = "hold"
     """Shown as unknown-host until `xce-broker host admit`."""
     ADMIT = "admit"
+    """It is taken up like one of hosts.yaml."""
 
 
 class NewTypes(StrEnum):
     """What happens to a type that a reporter's NAME.yaml declares and the cluster does not know."""
 
     REFUSE = "refuse"
+    """Its values are not taken."""
     ADMIT = "admit"
+    """It becomes the cluster's, durably."""
 
 
 class BrokerFile(_File, frozen=True, kw_only=True):
     """`/etc/xce/broker.yaml`."""
 
     listen: list[str] = msgspec.field(default_factory=lambda: ["tcp://*:7400"])
+    """Addresses with CURVE keys: `tcp://ADDRESS:PORT`."""
     local: str = "/run/xce-broker/broker.sock"
     """Unix socket of ZeroMQ for programs on this host, guarded by its file mode; '' means none."""
     key: str = "/etc/xce/keys/broker.key"
+    """The broker's own key pair."""
     accepted_keys: str = "/etc/xce/keys/accepted"
     """Directory of public keys that are taken up at start and on SIGHUP."""
     state_directory: str = "/var/lib/xce-broker"
+    """The store of facts and the cache of last values."""
     resources: str = "/etc/xce/resources.yaml"
+    """Types and pools."""
     hosts: str = "/etc/xce/hosts.yaml"
+    """Hosts, groups, static values."""
     heartbeat: Seconds = 10
     """Shortest interval assigned to agents."""
     heartbeats_per_second: Positive = 1000
     """Longer intervals are assigned once there are more hosts than this allows."""
     missed_heartbeats: Positive = 3
+    """So many intervals of silence, and a host is lost."""
     rejoin: Seconds = 60
     """After a start, nobody is declared lost for this long."""
     discovered: Discovered = Discovered.HOLD
+    """What happens to a host that joins and is in no file."""
     new_types: NewTypes = NewTypes.ADMIT
+    """What happens to a type that only a reporter declares."""
     keep_deltas: Positive = 4096
     """How many turns of the change stream can be resumed."""
     max_peers: Positive = 20000
+    """Connections at one time; more are told to come again later."""
     metrics: str = "127.0.0.1:7401"
+    """`ADDRESS:PORT` of the OpenMetrics endpoint; '' means none."""
     audit: str = ""
     """File for one line per mutating call; '' means the journal."""
 
@@ -145,13 +184,16 @@ class HostEntry(_File, frozen=True, kw_only=True):
     name: str
     """`node17`, or a range: `node[001-100]`."""
     groups: list[str] = []
+    """Names of groups that are declared below `groups:`."""
     values: dict[str, bool | int | float | str | list[str]] = {}
+    """Static values by resource name; they win over reporters and over the groups' `host_values`."""
 
 
 class GroupEntry(_File, frozen=True, kw_only=True):
     """One entry of `groups:` in hosts.yaml."""
 
     name: str
+    """Of the group."""
     hosts: list[str] = []
     """Names or ranges."""
     values: dict[str, bool | int | float | str | list[str]] = {}
@@ -164,32 +206,45 @@ class HostsFile(_File, frozen=True, kw_only=True):
     """`/etc/xce/hosts.yaml`."""
 
     hosts: list[HostEntry] = []
+    """The hosts that should exist."""
     groups: list[GroupEntry] = []
+    """Host groups, which are locations of their own."""
 
 
 class PoolEntry(_File, frozen=True, kw_only=True):
     """One entry of `pools:` in resources.yaml."""
 
     name: str
+    """Of the pool."""
     resources: dict[str, PoolAmount] = {}
+    """How much of each resource of scope pool or external is in it."""
 
 
 class ResourcesFile(_File, frozen=True, kw_only=True):
     """`/etc/xce/resources.yaml`."""
 
     types: list[ResourceType] = []
+    """Resource types beside the built-in ones."""
     pools: list[PoolEntry] = []
+    """Pools."""
 
 
 class ExternalFile(_File, frozen=True, kw_only=True):
     """`/etc/xce/reporter.yaml`, for `xce-reporter run`."""
 
     broker: str = ""
+    """As in agent.yaml."""
     broker_key: str = "/etc/xce/keys/broker.pub"
+    """The broker's public key."""
     key: str = "/etc/xce/keys/reporter.key"
+    """A key pair of the role `reporter`."""
     name: str = ""
     """Identity that resource types name as their reporter; '' means the key's name."""
     state_directory: str = "/var/lib/xce-reporter"
+    """As in agent.yaml."""
     run_directory: str = "/run/xce-reporter"
+    """As in agent.yaml."""
     cgroup: str = ""
+    """As in agent.yaml."""
     reporters: AgentReporters = AgentReporters(load_indices=False)
+    """As in agent.yaml, without the built-in source."""

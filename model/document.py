@@ -32,6 +32,7 @@ _TRAPS = {
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+_BRACKETS = re.compile(r"[\[{,]\s*[\w.-]*\w\[[0-9]")
 _PLAIN = "plain"
 
 
@@ -77,6 +78,8 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, path: str) -> ConfigError:
     hint = ""
     if "\t" in wrong[: len(wrong) - len(wrong.lstrip())]:
         problem, hint = "a tab in the indentation", "use spaces"
+    elif _BRACKETS.search(wrong):
+        hint = "a range inside [ ] or { } needs quotes: 'node[1-3]'"
     elif "mapping values" in problem:
         hint = "check the indentation, and put text with ': ' in it in quotes"
     elif "another document" in problem or "single document" in str(error.context):

@@ -285,6 +285,7 @@ class _Request(_Document, frozen=True, kw_only=True):
     """
 
     id: str
+    """Chosen by who asks, 1 to 128 characters."""
 
 
 class SnapshotRequest(_Request, frozen=True, kw_only=True, tag="snapshot"):
@@ -425,7 +426,7 @@ class Failed(_Answer, frozen=True, kw_only=True, tag="failed"):
     """A request was refused. Nothing has changed."""
 
     code: str
-    """`forbidden`, `not-found`, `conflict`, `invalid`, `unknown-request`, `busy`, `not-durable`."""
+    """`forbidden`, `not-found`, `conflict`, `invalid`, `busy`, `not-durable`."""
     message: str
     hint: str = ""
 

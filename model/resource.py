@@ -25,41 +25,57 @@ class Kind(StrEnum):
     """What a value of the type looks like."""
 
     NUMERIC = "numeric"
+    """An integer of 64 bits or a finite number."""
     BOOLEAN = "boolean"
+    """true or false."""
     STRING = "string"
+    """Text of at most 1024 bytes, without control characters."""
     STRING_SET = "string-set"
+    """At most 1024 texts of at most 256 bytes; order and repeats do not matter."""
 
 
 class Order(StrEnum):
     """Which end of a numeric is better: LSF's INCREASING says that a larger value means more load."""
 
     NONE = "none"
+    """No order."""
     INCREASING = "increasing"
+    """A larger value means more load."""
     DECREASING = "decreasing"
+    """A smaller value means more load."""
 
 
 class Scope(StrEnum):
     """Where a value of the type belongs."""
 
     HOST = "host"
+    """One host; reported on it."""
     HOST_GROUP = "host-group"
+    """A group of hosts as a whole."""
     POOL = "pool"
+    """A pool."""
     EXTERNAL = "external"
+    """Something outside the cluster, a licence server for example."""
 
 
 class Layer(StrEnum):
     """How a resource behaves: L1 matched, L2 counted, L3 identified or with a lifecycle."""
 
     ATTRIBUTE = "attribute"
+    """Matched, not used up."""
     COUNTER = "counter"
+    """Counted."""
     INSTANCE = "instance"
+    """Identified units, or a lifecycle."""
 
 
 class Instances(StrEnum):
     """Whether units are counted or known one by one."""
 
     COUNTED = "counted"
+    """One unit is as good as the next."""
     IDENTIFIED = "identified"
+    """Each unit has a name of its own."""
 
 
 class WhenStale(StrEnum):
@@ -70,7 +86,7 @@ class WhenStale(StrEnum):
     EXCLUDE = "exclude"
     """The location is not chosen for requests that name the resource."""
     HOLD_LAST = "hold-last"
-    """`Absent.last` is used as if it were fresh."""
+    """The last good value (`Absent.last`) is used as if it were fresh."""
 
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31 * 86400, title="seconds")]
@@ -80,12 +96,19 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The descriptor of one resource."""
 
     name: str
+    """Letters, digits and _, not starting with a digit; parts may be joined by a dot."""
     kind: Kind
+    """What a value looks like."""
     description: str = ""
+    """For people."""
     unit: str = ""
+    """Of numbers: `GB`, `KB/s`; for people."""
     order: Order = Order.NONE
+    """Which end of a number is better."""
     consumable: bool = False
+    """Whether a job takes its part away from it while it runs; numbers only."""
     scope: Scope = Scope.HOST
+    """Where a value belongs."""
     reporter: str = ""
     """'' anybody · 'static' only hosts.yaml · 'builtin' · a reporter's name · pools: an identity."""
     interval: Seconds | None = None
@@ -93,13 +116,19 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ttl: Seconds | None = None
     """Seconds after which a reading is stale; default: the reporter's interval + timeout."""
     layer: Layer = Layer.ATTRIBUTE
+    """How it behaves."""
     instances: Instances = Instances.COUNTED
+    """Whether units are counted or known one by one."""
     provider: str = ""
+    """Who carries out a lifecycle on it (claims); '' for nobody."""
     minimum: float | None = None
+    """A smaller number is refused."""
     maximum: float | None = None
+    """A larger number is refused."""
     max_step: float | None = None
     """Largest believable change between two readings in a row."""
     when_stale: WhenStale = WhenStale.UNKNOWN
+    """What a controller does once its time is over."""
 
     def __post_init__(self) -> None:
         if problem := name_problem(self.name):

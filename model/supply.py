@@ -176,4 +176,6 @@ class PoolAmount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How much of a resource a pool has: its own, and what it has borrowed."""
 
     base: float = 0
+    """Its own."""
     borrowed: float = 0
+    """On loan from elsewhere, on top."""

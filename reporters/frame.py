@@ -148,7 +148,7 @@ class Lines:
         self._rest += piece[: self.limit + 1]
         if len(self._rest) <= self.limit:
             return []
-        head = bytes(self._rest[:TEXT])
+        head = bytes(self._rest[: min(TEXT, self.limit)])
         self._rest.clear()
         self._skipping = True
         return [TooLong(head, self.limit)]

@@ -26,6 +26,7 @@ _SENT_MARK = 0x7FEEDDCCBBAA9988
 _NUMBER_MARK = 0x7AFE5E01
 SEQUENCE_MARK = 0x7AFE5E02
 RUN_MARK = 0x7AFE5E03
+HEADS = (SEQUENCE_MARK, RUN_MARK)
 """Numbers that MessagePack writes in full length and that occur nowhere else in a frame."""
 
 

@@ -17,7 +17,7 @@ from bench import product
 from bench.job import reports
 from bench.job.floor import CONTEXT, dealer
 from bench.job.hub import Follower, Hub, Mirror, Send, Server
-from bench.job.reports import RUN_MARK, SEQUENCE_MARK, Frame, host_name
+from bench.job.reports import HEADS, RUN_MARK, SEQUENCE_MARK, Frame, host_name
 from bench.job.shared import Job
 from xce.broker.client import Broker, Changed, Client
 from xce.model.message import (
@@ -61,7 +61,7 @@ class Xce(Hub):
 
     def frame(self, job: Job, host: int, variant: int) -> Frame:
         """A tick with the new values of two reporters."""
-        return Frame(tick(host, variant, job.values), heads=(SEQUENCE_MARK, RUN_MARK))
+        return Frame(tick(host, variant, job.values), heads=HEADS)
 
     def connect(self, job: Job) -> list[Send]:
         """Connect and say hello; welcomed hosts have still to report everything."""
@@ -78,7 +78,7 @@ class Xce(Hub):
     def seed(self, job: Job, sends: list[Send]) -> None:
         """The whole table of each host."""
         for host, send in enumerate(sends):
-            whole = Frame(tick(job.first + host, 0, job.values, full=True), heads=(SEQUENCE_MARK, RUN_MARK))
+            whole = Frame(tick(job.first + host, 0, job.values, full=True), heads=HEADS)
             send(whole.stamp(time.monotonic_ns(), 1))
             send(reporters_news())
             if job.instances:

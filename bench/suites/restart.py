@@ -15,9 +15,15 @@ from bench.children import Child, ChildFailed, python, started
 from bench.figures import Cell, Result, figure
 from bench.fleet import Fleet
 from bench.job import reports
+from bench.job.run import stage
+from bench.job.shared import Job
 from bench.suite import Lines, Options, without_verdict
 from xce.broker.client import Broker, Client, Watch
+from xce.broker.store import Batch
+from xce.broker.store.sqlite import SqliteStore
+from xce.model.fact import Change, Fact, HoldAdded, HoldReleased
 from xce.model.message import BrokerStatus, StatusRequest
+from xce.model.supply import Hold
 
 GOALS = ("G13", "G16", "G19")
 _LATE_S = 90.0
@@ -141,5 +147,41 @@ def _example(wrong: list[str]) -> str:
 
 
 def _start(options: Options) -> Lines:
-    """Placeholder."""
-    raise ChildFailed("not measured yet")
+    """Exec of the broker until it answers, with many facts and the last state of many hosts on its disk."""
+    hosts, facts = options.pick((10_000, 100_000), (1000, 10_000))
+    job = Job(hub="xce-broker", hosts=hosts, variants=1)
+    times: list[float] = []
+    with stage(job, publishers=2, consumer=False) as staged:
+        time.sleep(1)
+        broker = product.existing_broker(staged.work / "hub")
+        staged.hub.stop()
+        _add_facts(broker.state, facts)
+        for _ in range(options.repetitions):
+            start = time.monotonic()
+            with product.running(broker), Client(Broker(f"ipc://{broker.local}")) as client:
+                status = _status(client)
+                times.append(time.monotonic() - start)
+            values = {"s": times[-1], "revision": status.revision, "rejoining": status.quality.rejoining}
+            yield Cell(suite="restart", side="start", values={**values})
+    found = figure(times)
+    trouble = (
+        "" if status.revision >= facts and status.quality.rejoining == hosts else f"started with {values}"
+    )
+    yield Result(goal="G19", judged=found, measured=found, unit="s", trouble=trouble)
+
+
+def _add_facts(directory: Path, wanted: int) -> None:
+    """Holds that come and go, until there are `wanted` facts."""
+    store = SqliteStore(directory)
+    revision = store.load().revision
+    while revision < wanted:
+        facts = []
+        for number in range(revision + 1, revision + 1001):
+            place, owner = f"host:{reports.host_name(number // 2 % 1000)}", "admin:bench"
+            change: Change = HoldReleased(location=place, owner=owner)
+            if number % 2 == 0:
+                change = HoldAdded(location=place, hold=Hold(owner=owner, reason="bench"))
+            facts.append(Fact(revision=number, change=change, by="bench", op_id=f"{number:016x}"))
+        store.submit(Batch(facts), token=revision)
+        revision += 1000
+    store.close(_LATE_S)

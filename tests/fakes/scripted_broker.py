@@ -4,6 +4,7 @@ For what a real broker never does on purpose: say nothing, leave out a change, t
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -47,12 +48,13 @@ class ScriptedBroker:
         )
         self.endpoints = self._router.endpoints
         self._last = b""
+        self._unasked: deque[bytes] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def say(self, message: msgspec.Struct | bytes) -> None:
-        """Send something unasked to whoever spoke last."""
-        self._router.send(self._last, message if isinstance(message, bytes) else codec.encode(message))
+        """Send something unasked to whoever spoke last, at the thread's next turn: the socket is its own."""
+        self._unasked.append(message if isinstance(message, bytes) else codec.encode(message))
 
     def __enter__(self) -> "ScriptedBroker":
         self._thread.start()
@@ -75,6 +77,8 @@ class ScriptedBroker:
             zmq.zmq_poll([(self._router.socket, zmq.POLLIN), (self._zap.socket, zmq.POLLIN)], 20)
             self._zap.serve()
             self._router.serve_monitor()
+            while self._unasked:
+                self._router.send(self._last, self._unasked.popleft())
             for peer, data in self._router.receive():
                 message = codec.decode_for_broker(data)
                 assert not isinstance(message, Report | Heartbeat)

@@ -79,6 +79,7 @@ def test_all_errors_come_at_once_each_with_its_line() -> None:
         ("reporters:\n\tinterval: 5", "2: cannot be read as YAML: a tab in the indentation; use spaces"),
         ("a: 1\n---\nb: 2", "2: cannot be read as YAML: a second document starts here"),
         ("name: [", "cannot be read as YAML"),
+        ("name: [node[1-3]]", "a range inside [ ] or { } needs quotes: 'node[1-3]'"),
         ("name: a\x00b", "1: the character '\\x00' is not allowed"),
         ("? [a]\n: b", "a key must be text"),
         ("&a [*a]", "nested deeper than"),

@@ -1,0 +1,76 @@
+"""What one run of a reporter costs the agent itself: G23.
+
+An agent with ten one-shot reporters each second, less what an agent without any costs in the same windows.
+The floor is `subprocess.run` of the same script, which sets no limits, checks nothing and reports nothing.
+"""
+
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import machine, product
+from bench.children import Child, ChildFailed, started
+from bench.figures import Cell, Result, figure, ratio
+from bench.suite import Lines, Options, without_verdict
+from xce.model.resource import Kind, ResourceType
+
+GOALS = ("G23",)
+_SCRIPTS = 10
+_RUNS = 100
+_SCRIPT = """#!/bin/sh
+read load rest < /proc/loadavg
+echo "{{\\"bench_{number}\\": $load}}"
+"""
+
+
+def run(options: Options) -> Lines:
+    """Windows of the agent and rounds of the floor, in turn."""
+    try:
+        with ExitStack() as stack:
+            work = Path(stack.enter_context(TemporaryDirectory(prefix="xce-bench-")))
+            work.chmod(0o755)
+            yield from _measure(options, stack, work)
+    except ChildFailed as error:
+        yield from without_verdict(GOALS, str(error))
+
+
+def _measure(options: Options, stack: ExitStack, work: Path) -> Lines:
+    (work / "broker").mkdir()
+    kinds = [ResourceType(name=f"bench_{number}", kind=Kind.NUMERIC) for number in range(_SCRIPTS)]
+    broker = product.new_broker(work / "broker", hosts=["rest", "busy"], types=kinds)
+    stack.enter_context(product.running(broker))
+    agents: list[Child] = []
+    for name, scripts in (("rest", 0), ("busy", _SCRIPTS)):
+        texts = {f"bench{number}": _SCRIPT.format(number=number) for number in range(scripts)}
+        files = product.new_agent(work / name, broker, name=name, reporters=texts, settings={"interval": 1})
+        agents.append(stack.enter_context(started(product.agent_command(files), work / f"{name}.log")))
+    script = str(work / "busy" / "reporters.d" / "bench0")
+    time.sleep(options.pick(5, 3))
+    ours: list[float] = []
+    floor: list[float] = []
+    for _ in range(options.repetitions):
+        ours.append(_window(agents, options.pick(10, 3)))
+        floor.append(_floor(script))
+        yield Cell(suite="reporters", side="run", values={"agent_us": ours[-1], "floor_us": floor[-1]})
+    yield Result(goal="G23", judged=ratio(ours, floor), measured=figure(ours), floor=figure(floor), unit="µs")
+
+
+def _window(agents: list[Child], seconds: int) -> float:
+    """Microseconds of the busy agent's own CPU per run; one run of each reporter is due in each second."""
+    before = [machine.cpu_ns(child.pid) for child in agents]
+    time.sleep(seconds)
+    for child in agents:
+        if child.ended:
+            raise ChildFailed(child.story("the agent has ended"))
+    rest, busy = (machine.cpu_ns(child.pid) - ns for child, ns in zip(agents, before, strict=True))
+    return (busy - rest) / 1e3 / (seconds * _SCRIPTS)
+
+
+def _floor(script: str) -> float:
+    """Microseconds of our own CPU per run."""
+    start = time.process_time()
+    for _ in range(_RUNS):
+        subprocess.run([script], stdout=subprocess.PIPE, check=True, start_new_session=True)
+    return (time.process_time() - start) / _RUNS * 1e6

@@ -1,0 +1,91 @@
+"""Instances: one bad unit costs itself and the claim to be complete, never the others."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xce.model.instance import INSTANCES, Health, Inventory
+from xce.reporters.inventory import check
+
+GPU = {"id": "GPU-1", "kind": "gpu", "attributes": {"model": "H200", "gib": 139}, "capacity": {"slices": 7}}
+
+
+def refused(item: object) -> str:
+    found, refusals = check([GPU, item], complete=True)
+    assert found
+    assert [unit.id for unit in found.instances] == ["GPU-1"]
+    assert not found.complete
+    (refusal,) = refusals
+    return f"{refusal.name}: {refusal.reason}"
+
+
+def test_sound_units_make_a_complete_inventory() -> None:
+    slice_ = {"id": "MIG-1", "kind": "mig", "parent": "GPU-1", "health": "lost", "reason": "no answer"}
+    found, refusals = check([slice_, GPU], complete=True)
+    assert found
+    assert not refusals
+    assert found.complete
+    inventory = found.numbered("gpus", 3)
+    assert inventory == Inventory(reporter="gpus", generation=3, complete=True, instances=found.instances)
+    assert found.instances[0].health is Health.LOST
+    incomplete, _ = check([GPU], complete=False)
+    assert incomplete
+    assert not incomplete.complete
+
+
+def test_a_bad_unit_is_named_and_says_why() -> None:
+    assert refused({"id": "x"}).startswith("instance x: object missing required field 'kind'")
+    assert refused({"id": 5, "kind": "gpu"}) == "instance: 'id': expected a string, got an integer"
+    assert refused(5) == "instance: an instance is an object"
+    assert (
+        refused({"id": "x", "kind": "gpu", "health": "fine"})
+        == "instance x: 'health': invalid enum value 'fine'"
+    )
+    assert "kind is empty" in refused({"id": "x", "kind": ""})
+    assert "must be 1 to 255 printable bytes" in refused({"id": "a\nb", "kind": "gpu"})
+    assert refused({"id": "x", "kind": "g", "capacity": {"s": -1}}) == "instance x: a capacity is below 0"
+    assert "'capacity" in refused({"id": "x", "kind": "g", "capacity": {"s": 1.5}})
+    assert "'attributes" in refused({"id": "x", "kind": "g", "attributes": {"s": {"deep": 1}}})
+    assert "invisible" in refused({"id": "x", "kind": "g", "attributes": {"s": "\ud800"}})
+    assert "its parent GPU-9 is not" in refused({"id": "x", "kind": "g", "parent": "GPU-9"})
+
+
+def test_two_units_with_one_id_are_both_refused() -> None:
+    found, refusals = check([GPU, {"id": "x", "kind": "a"}, GPU, GPU], complete=True)
+    assert found
+    assert [unit.id for unit in found.instances] == ["x"]
+    assert [str(refusal) for refusal in refusals] == ["instance GPU-1: its id occurs twice"]
+
+
+def test_the_parts_of_a_refused_unit_go_with_it() -> None:
+    chain = [{"id": str(n), "kind": "part", "parent": str(n - 1)} for n in range(1, 4)]
+    found, refusals = check([*chain, GPU], complete=True)
+    assert found
+    assert [unit.id for unit in found.instances] == ["GPU-1"]
+    assert len(refusals) == 3
+
+
+def test_too_many_units_are_refused_whole() -> None:
+    found, refusals = check([{"id": str(n), "kind": "x"} for n in range(INSTANCES + 1)], complete=True)
+    assert found is None
+    assert refusals[0].reason == "4097 of them, more than 4096"
+
+
+ITEM = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.sampled_from(["a", "b", "c", "", 5]),
+        "kind": st.sampled_from(["gpu", "", None]),
+        "parent": st.sampled_from(["", "a", "b", "z"]),
+        "attributes": st.dictionaries(
+            st.text(max_size=3), st.integers() | st.text(max_size=3) | st.none(), max_size=2
+        ),
+    },
+)
+
+
+@given(st.lists(ITEM | st.integers() | st.none(), max_size=6))
+def test_whatever_is_found_is_an_inventory(raw: list[object]) -> None:
+    found, refusals = check(raw, complete=True)
+    assert found
+    found.numbered("x", 1)
+    assert found.complete == (not refusals)
