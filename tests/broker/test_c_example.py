@@ -81,7 +81,7 @@ def test_it_goes_on_after_a_broken_link_and_starts_anew_when_it_has_lost_changes
             broker.say(codec.encode_json(change(watch.id, 6)))
             program.until("#6 host:node1")
         with ScriptedBroker(forgetful, local=path) as broker:
-            (again,) = heard(broker, WatchRequest)
+            again = heard(broker, WatchRequest)[0]
             assert isinstance(again, WatchRequest)
             assert again.since.sequence == 6, "first it tries to go on"
             program.until("lost ")
