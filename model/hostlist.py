@@ -47,7 +47,7 @@ def _range(item: str) -> tuple[int, int, int]:
     first, last = match[1], match[2] or match[1]
     if int(last) < int(first):
         raise ValueError(f"'{item}' in the brackets: the first number is above the last")
-    return int(first), int(last), len(first) if first.startswith("0") else 1
+    return int(first), int(last), len(first)
 
 
 def _woven(texts: list[str], chosen: tuple[str, ...]) -> list[str]:

@@ -38,7 +38,7 @@ def check(raw: list[object], *, complete: bool, line: int = 0) -> tuple[Found | 
         unit = _instance(item)
         if isinstance(unit, str):
             refusals.append(Refusal(name=_label(item), reason=unit, text=shown(item), line=line))
-        elif unit.id in sound or unit.id in twice:
+        elif unit.id in sound:
             twice.add(unit.id)
         else:
             sound[unit.id] = unit

@@ -143,6 +143,33 @@ def test_a_removed_reporter_takes_its_values_with_it_and_frees_their_names() -> 
     table.remove("nobody")
 
 
+def test_reporters_that_come_and_go_leave_nothing_behind() -> None:
+    table = settled()
+    publish(table, "owner", 0, b=1)
+    for number in range(50):
+        publish(table, f"guest{number}", 0, a=1, b=2)
+        table.remove(f"guest{number}")
+        table.take_feeds(0)
+    assert list(table._feeds) == ["owner"]
+    explained = table.explain("b", 0)
+    assert explained
+    assert explained.rivals == []
+
+
+def test_a_good_run_ends_the_fault() -> None:
+    table = settled()
+    publish(table, "disk", 0, a=1)
+    table.fault("disk", "exit status 3")
+    publish(table, "disk", 1, run=2, a=1)
+    explained = table.explain("a", 1)
+    assert explained
+    assert explained.fault == ""
+    table.settle(42)
+    reading = table.readings()["a"]
+    assert isinstance(reading, Absent)
+    assert reading.presence is Presence.STALE
+
+
 def test_promised_names_are_never_seen_until_somebody_gives_them() -> None:
     table = settled()
     table.expect("disk", ["a", "b"], 0)
