@@ -1,0 +1,52 @@
+"""Who may say what: one row for each message. What is not in a role's rows is refused and counted."""
+
+from xce.model import message as m
+from xce.model.role import Role
+
+_LINKED = frozenset({Role.AGENT, Role.REPORTER})
+_READERS = frozenset({Role.CONTROLLER, Role.ADMIN, Role.PROVIDER})
+_PLANNERS = frozenset({Role.CONTROLLER, Role.ADMIN, Role.PROVIDER})
+_PROVIDERS = frozenset({Role.ADMIN, Role.PROVIDER})
+_ADMIN = frozenset({Role.ADMIN})
+
+ROLES: dict[type, frozenset[Role]] = {
+    m.Hello: frozenset(Role),
+    # the links of agents and external reporters
+    m.Report: _LINKED,
+    m.Heartbeat: _LINKED,
+    m.ReporterNews: _LINKED,
+    m.InventoryNews: _LINKED,
+    m.InventoryGone: _LINKED,
+    m.Declare: _LINKED,
+    m.Goodbye: _LINKED,
+    m.MineRequest: _LINKED,
+    # questions
+    m.SnapshotRequest: _READERS,
+    m.InventoriesRequest: _READERS,
+    m.WatchRequest: _READERS,
+    m.Credit: _READERS,
+    m.Unwatch: _READERS,
+    m.StatusRequest: _READERS,
+    m.KeysRequest: _ADMIN,
+    # orders
+    m.HostAdd: _PROVIDERS,
+    m.HostAdmit: _ADMIN,
+    m.HostDrain: _PLANNERS,
+    m.HostUndrain: _PLANNERS,
+    m.HostRelease: _PROVIDERS,
+    m.HoldAdd: _PLANNERS,
+    m.HoldRelease: _PLANNERS,
+    m.PoolSet: _PROVIDERS,
+    m.KeyAdd: _ADMIN,
+    m.KeyRevoke: _ADMIN,
+}
+"""Whose hold, drain or host it is decides further: `orders.py`."""
+
+ALLOWED: dict[Role, frozenset[type]] = {
+    role: frozenset(kind for kind, roles in ROLES.items() if role in roles) for role in Role
+}
+
+UNTIL_HELLO = frozenset({m.Hello})
+"""What a peer may say whose role speaks only after an accepted hello."""
+
+NEEDS_HELLO = _LINKED

@@ -1,0 +1,203 @@
+"""The change stream: one numbered delta for each turn that changed something, a ring of them, and who
+follows.
+
+A delta is encoded once, with an empty id; each watcher's id is put into the bytes. A watcher has a cursor
+into the ring and a credit: without credit it waits, and when the ring has moved past its cursor it is told
+`Lost` and is no more. So nobody can make the broker keep more than the ring.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from xce.broker.core.effect import Effect, Send, SendBytes
+from xce.broker.core.peer import Peer
+from xce.model.message import Delta, LocationChange, Lost, Position, WatchBegin
+from xce.model.resource import ResourceType
+
+RING_BYTES = 64 << 20
+DELTA_LOCATIONS = 1000
+"""One delta has at most so many; a turn that changed more gives several."""
+CATCH_UP = 64
+"""Deltas for one watcher in one turn, so that one that is far behind does not hold up the others."""
+CREDIT = 1 << 20
+"""More credit than this is not kept."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Delta).decode
+
+
+class Entry:
+    """One delta in the ring."""
+
+    __slots__ = ("json", "packed", "sequence")
+
+    def __init__(self, sequence: int, packed: bytes) -> None:
+        self.sequence, self.packed = sequence, packed
+        self.json: bytes | None = None
+        """Made when the first watcher wants it."""
+
+    def bytes_for(self, watch_id: str, *, json: bool) -> bytes:
+        """The whole message for one watcher."""
+        if not json:
+            return with_id(self.packed, watch_id)
+        if self.json is None:
+            self.json = _encode_json(_decode(self.packed))
+        return with_id_json(self.json, watch_id)
+
+
+class Watch:
+    """One stream of one peer."""
+
+    __slots__ = ("credit", "id", "next", "peer")
+
+    def __init__(self, peer: Peer, watch_id: str, following: int, credit: int) -> None:
+        self.peer, self.id, self.next, self.credit = peer, watch_id, following, credit
+
+
+class Changes:
+    """The stream of one incarnation; sequences count from 1."""
+
+    def __init__(self, epoch: int, incarnation: str, *, keep: int, keep_bytes: int = RING_BYTES) -> None:
+        self.epoch, self.incarnation = epoch, incarnation
+        self.sequence = 0
+        self.revision = 0
+        """The revision that followers know."""
+        self.cut = 0
+        """Watchers that were too slow."""
+        self._ring: deque[Entry] = deque()
+        self._keep, self._keep_bytes, self._bytes = keep, keep_bytes, 0
+        self._watches: dict[tuple[Peer, str], Watch] = {}
+
+    def __len__(self) -> int:
+        """How many streams are open."""
+        return len(self._watches)
+
+    def position(self) -> Position:
+        """The place of the newest delta."""
+        return Position(epoch=self.epoch, incarnation=self.incarnation, sequence=self.sequence)
+
+    # ---------------------------------------------------------------------------------------- writing
+
+    def publish(
+        self,
+        changes: dict[str, LocationChange],
+        removed: list[str],
+        types: list[ResourceType] | None,
+        *,
+        revision: int,
+        broker_ms: int,
+    ) -> None:
+        """Add what a turn changed to the ring; nothing, if it is nothing."""
+        if not changes and not removed and types is None and revision == self.revision:
+            return
+        self.revision = revision
+        for part in _parts(changes):
+            self.sequence += 1
+            delta = Delta(
+                id="",
+                position=self.position(),
+                revision=revision,
+                broker_ms=broker_ms,
+                locations=part,
+                removed=removed,
+                types=types,
+            )
+            self._add(Entry(self.sequence, _encode(delta)))
+            removed, types = [], None
+
+    def _add(self, entry: Entry) -> None:
+        self._ring.append(entry)
+        self._bytes += len(entry.packed)
+        while len(self._ring) > self._keep or (self._bytes > self._keep_bytes and len(self._ring) > 1):
+            self._bytes -= len(self._ring.popleft().packed)
+
+    # -------------------------------------------------------------------------------------- following
+
+    def watch(self, peer: Peer, watch_id: str, since: Position, credit: int) -> Effect:
+        """Begin a stream after `since`, or say why not."""
+        reason = self._gap(since)
+        if reason:
+            return Send(peer, Lost(id=watch_id, reason=reason))
+        watch = Watch(peer, watch_id, since.sequence + 1, min(max(credit, 0), CREDIT))
+        self._watches[peer, watch_id] = peer.watches[watch_id] = watch
+        return Send(peer, WatchBegin(id=watch_id, since=since))
+
+    def credit(self, peer: Peer, watch_id: str, more: int) -> None:
+        """So many more deltas may go to a watcher; of an unknown one there is nothing to say."""
+        watch = peer.watches.get(watch_id)
+        if watch is not None:
+            watch.credit = min(watch.credit + max(more, 0), CREDIT)
+
+    def unwatch(self, peer: Peer, watch_id: str) -> None:
+        """End a stream; nothing happens if there is none."""
+        if peer.watches.pop(watch_id, None) is not None:
+            del self._watches[peer, watch_id]
+
+    def gone(self, peer: Peer) -> None:
+        """End all streams of a peer."""
+        for watch_id in list(peer.watches):
+            self.unwatch(peer, watch_id)
+
+    def deliver(self) -> Iterator[Effect]:
+        """What watchers with credit get now, and the end of those that are out of the ring."""
+        if not self._watches:
+            return
+        first = self._ring[0].sequence if self._ring else self.sequence + 1
+        for watch in list(self._watches.values()):
+            if watch.next > self.sequence:
+                continue
+            if watch.next < first:
+                self.cut += 1
+                self.unwatch(watch.peer, watch.id)
+                reason = f"too slow: change {watch.next} is not kept any more, {first} is the oldest"
+                yield Send(watch.peer, Lost(id=watch.id, reason=reason))
+                continue
+            count = min(watch.credit, self.sequence - watch.next + 1, CATCH_UP)
+            for offset in range(watch.next - first, watch.next - first + count):
+                data = self._ring[offset].bytes_for(watch.id, json=watch.peer.json)
+                yield SendBytes(watch.peer, data)
+            watch.next += count
+            watch.credit -= count
+
+    def behind(self) -> bool:
+        """Whether somebody with credit has not got everything yet."""
+        return any(watch.credit and watch.next <= self.sequence for watch in self._watches.values())
+
+    def _gap(self, since: Position) -> str:
+        """Why the stream cannot go on after `since`; '' if it can."""
+        here = self.position()
+        if (since.epoch, since.incarnation) != (here.epoch, here.incarnation):
+            return "that position is of another run of the broker"
+        if since.sequence > self.sequence or since.sequence < 0:
+            return f"there is no change {since.sequence} yet"
+        oldest = self._ring[0].sequence if self._ring else self.sequence + 1
+        if since.sequence + 1 < oldest:
+            return f"change {since.sequence + 1} is not kept any more, {oldest} is the oldest"
+        return ""
+
+
+def _parts(changes: dict[str, LocationChange]) -> Iterator[dict[str, LocationChange]]:
+    if len(changes) <= DELTA_LOCATIONS:
+        yield changes
+        return
+    keys = list(changes)
+    for begin in range(0, len(keys), DELTA_LOCATIONS):
+        yield {key: changes[key] for key in keys[begin : begin + DELTA_LOCATIONS]}
+
+
+def with_id(packed: bytes, request_id: str) -> bytes:
+    """An answer's MessagePack bytes with an empty id, with another put in.
+
+    The tag comes first and the id second, as msgspec encodes fields in their order.
+    """
+    place = packed.index(b"\xa2id\xa0") + 3
+    return packed[:place] + _encode(request_id) + packed[place + 1 :]
+
+
+def with_id_json(text: bytes, request_id: str) -> bytes:
+    """The same for JSON."""
+    place = text.index(b'"id":""') + 5
+    return text[:place] + _encode_json(request_id) + text[place + 2 :]

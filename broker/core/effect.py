@@ -1,0 +1,64 @@
+"""What the broker wants done, as values: the server does it, the tests read it."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from xce.broker.core.ledger import Answered
+from xce.broker.core.peer import Peer
+from xce.model.fact import Fact
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Send a document to a peer, in the encoding that it speaks."""
+
+    peer: Peer
+    document: msgspec.Struct
+
+
+class SendBytes(msgspec.Struct, frozen=True):
+    """Send what is encoded already."""
+
+    peer: Peer
+    data: bytes
+
+
+class Persist(msgspec.Struct, frozen=True):
+    """Make facts durable, all or none, and report with the ticket. Tickets are committed in order."""
+
+    ticket: int
+    facts: list[Fact]
+    answer: Answered | None = None
+    """The answer that the order's op_id has from now on; durable together with the facts."""
+
+
+class CutOff(msgspec.Struct, frozen=True):
+    """End a peer's connection; what was sent before should still arrive."""
+
+    peer: Peer
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One mutating call and what became of it."""
+
+    at: str
+    by: str
+    """`ROLE:NAME` of who asked."""
+    address: str
+    call: str
+    op_id: str
+    about: str
+    """What it was about, in words."""
+    result: str
+    """`done`, or the code of the refusal."""
+    revision: int = 0
+
+
+class Note(msgspec.Struct, frozen=True):
+    """Something for the log: the begin or the end of a fault, once each."""
+
+    text: str
+    fault: bool
+
+
+Effect: TypeAlias = Send | SendBytes | Persist | CutOff | Audit | Note

@@ -1,0 +1,343 @@
+"""What reporters say, taken into the map: the broker's hot path, and the one rule of freshness.
+
+A reading is taken if its name is a declared type, belongs at such a place, may come from this reporter and
+fits its kind and limits. What is refused costs its neighbours nothing, is counted, and is kept with its
+reason, because it is a part of the table that the agent's digest covers.
+
+`report` does for a number that was there before what `_take` does for everything: in about 0.15 microseconds.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from xce.broker.core.location import NEVER, Feed, Location
+from xce.broker.core.supply import SupplyMap
+from xce.broker.core.types import Types
+from xce.model.message import FeedTick, ReporterState
+from xce.model.resource import Scope, normalise, value_problem
+from xce.model.supply import NAME_BYTES, LocationKind
+from xce.model.value import Absent, Presence, Reading, settle
+from xce.model.value import digest as digest_of_readings
+
+UNKNOWN_TTL_S = 120.0
+"""For a feed whose reporter's state has not come yet."""
+REFUSED = 1024
+"""Refused names that are kept per feed; more are only counted."""
+FEEDS = 1024
+"""Per place."""
+
+_SCOPES = {
+    LocationKind.HOST: frozenset({Scope.HOST}),
+    LocationKind.GROUP: frozenset({Scope.HOST_GROUP}),
+    LocationKind.POOL: frozenset({Scope.POOL, Scope.EXTERNAL}),
+    LocationKind.STORAGE: frozenset({Scope.POOL, Scope.EXTERNAL}),
+}
+STATIC = "static"
+
+
+class Intake:
+    """Takes readings and reporters' states into a supply map."""
+
+    def __init__(self, supply: SupplyMap, types: Types) -> None:
+        self.supply, self.types = supply, types
+        self.reports = 0
+        self.values = 0
+        """Readings that came in, changed or not."""
+        self.refused: Counter[str] = Counter()
+        """Refused readings by reason."""
+
+    # ---------------------------------------------------------------------------------------- reports
+
+    def report(self, place: Location, feeds: list[FeedTick], now: float) -> None:  # noqa: C901, PLR0912
+        """Take one tick of a host's agent: only what changed since its last."""
+        # One function on purpose: at this rate every call in the inner loop would be seen in the figures.
+        values, known = place.values, place.feeds
+        changed: dict[str, Reading | None] = {}
+        for tick in feeds:
+            feed = known.get(tick.reporter)
+            if feed is None:
+                if len(known) >= FEEDS or len(tick.reporter) > NAME_BYTES:
+                    self.refused["feed"] += len(tick.values)
+                    continue
+                feed = self.feed(place, tick.reporter)
+            feed.run = tick.run
+            feed.born = now - tick.age_ms * 0.001
+            bounds_of = feed.names.get
+            self.values += len(tick.values)
+            for name, value in tick.values.items():
+                bounds = bounds_of(name)
+                if bounds is not None and value.__class__ is (old := values[name]).__class__:
+                    if value == old:
+                        continue
+                    if bounds[0] <= value <= bounds[1]:  # type: ignore[operator]
+                        changed[name] = value
+                        continue
+                changed.pop(name, None)
+                self._take(place, feed, name, value, now)
+        self.reports += 1
+        if changed:
+            supply = self.supply
+            if supply.keep is not None:
+                supply.keep(place)
+            values.update(changed)  # type: ignore[arg-type]
+            place.encoded = None
+            if place.pending is None:
+                place.pending = changed
+            else:
+                place.pending.update(changed)
+            if not place.dirty:
+                place.dirty = True
+                supply.turn.append(place)
+        if place.overlay:
+            self.revive(place, now)
+
+    def report_all(self, place: Location, feeds: list[FeedTick], now: float) -> None:
+        """Take a whole table: what is not in it is withdrawn."""
+        said = {tick.reporter: tick.values.keys() for tick in feeds}
+        for feed in list(place.feeds.values()):
+            for name in [*feed.names, *feed.refused]:
+                if name not in said.get(feed.reporter, ()):
+                    self._withdraw(place, feed, name, now)
+        self.report(place, feeds, now)
+
+    def feed(self, place: Location, reporter: str) -> Feed:
+        """The feed of a reporter at a place; made if it is not there."""
+        feed = place.feeds.get(reporter)
+        if feed is None:
+            feed = place.feeds[reporter] = Feed(reporter)
+        return feed
+
+    def take(self, place: Location, reporter: str, values: dict[str, Reading | None], now: float) -> None:
+        """Take readings for any place, one by one."""
+        feed = self.feed(place, reporter)
+        for name, value in values.items():
+            self._take(place, feed, name, value, now)
+
+    def _take(self, place: Location, feed: Feed, name: str, value: Reading | None, now: float) -> None:
+        """Take, refuse or withdraw one reading."""
+        if value is None:
+            self._withdraw(place, feed, name, now)
+            return
+        reason, words = self._problem(place, feed, name, value)
+        if reason:
+            self._refuse(place, feed, name, value, (reason, words), now=now)
+            return
+        if feed.refused:
+            feed.refused.pop(name, None)
+        if name not in feed.names:
+            self._own(place, feed, name)
+        if isinstance(value, Absent):
+            old = place.values.get(name)
+            if isinstance(old, Absent) and _same(old, value) and name not in place.overlay:
+                return
+            value = msgspec.structs.replace(value, since_ms=int(now * 1000))
+        else:
+            value = normalise(self.types.all[name], value)
+            old = place.values.get(name)
+            if old is None or isinstance(old, Absent):
+                place.expires = 0.0  # it may end sooner than everything that was here
+            elif value.__class__ is old.__class__ and value == old:
+                return
+        place.overlay.pop(name, None)
+        self.supply.set_value(place, name, value)
+
+    def _own(self, place: Location, feed: Feed, name: str) -> None:
+        """The feed that reports a name owns it: which of two may, is decided on the node."""
+        for other in place.feeds.values():
+            if other.names.pop(name, False) is not False:
+                place.overlay.pop(name, None)
+        feed.names[name] = self.types.bounds[name]
+
+    def _problem(self, place: Location, feed: Feed, name: str, value: Reading) -> tuple[str, str]:
+        """Why a reading is refused: a word for counting and words for people; both '' if it is good."""
+        kind = self.types.all.get(name)
+        if kind is None:
+            return (
+                "unknown-type",
+                "no such resource type; declare it in resources.yaml or the reporter's YAML",
+            )
+        if name in place.static:
+            return "static", "has a static value in hosts.yaml, which wins"
+        if kind.scope not in _SCOPES[place.kind]:
+            return "scope", f"has scope {kind.scope.value}, not that of a {place.kind.value}"
+        if kind.reporter and place.kind is LocationKind.HOST and kind.reporter != feed.reporter:
+            return "reporter", f"only {kind.reporter} may report it"
+        if isinstance(value, Absent):
+            return (
+                ("", "") if value.presence is not Presence.VALUE else ("value", "an absence of kind 'value'")
+            )
+        problem = value_problem(kind, value)
+        return ("value", problem) if problem else ("", "")
+
+    def _refuse(
+        self, place: Location, feed: Feed, name: str, value: Reading, why: tuple[str, str], *, now: float
+    ) -> None:
+        reason, words = why
+        self.refused[reason] += 1
+        if name in feed.names:
+            del feed.names[name]
+            place.overlay.pop(name, None)
+            if name not in place.static:
+                self.supply.set_value(place, name, self.vacancy(place, name, now))
+        before = feed.refused.get(name)
+        if before is not None or len(feed.refused) < REFUSED:
+            feed.refused[name] = (value, words)
+        if before is None or before[1] != words:
+            self.show_state(place, feed)
+
+    def _withdraw(self, place: Location, feed: Feed, name: str, now: float) -> None:
+        if feed.refused.pop(name, None) is not None:
+            self.show_state(place, feed)
+        if feed.names.pop(name, False) is not False:
+            place.overlay.pop(name, None)
+            self.supply.set_value(place, name, self.vacancy(place, name, now))
+
+    def vacancy(self, place: Location, name: str, now: float) -> Absent | None:
+        """What stands at a place where an assigned reporter should report a name and does not."""
+        kind = self.types.all.get(name)
+        if kind is None or kind.reporter in {"", STATIC} or name not in place.view.amounts:
+            return None
+        cause = f"nothing heard from reporter {kind.reporter} yet"
+        return Absent(Presence.NEVER_SEEN, cause=cause, since_ms=int(now * 1000))
+
+    # -------------------------------------------------------------------------------------- reporters
+
+    def reporter(self, place: Location, reporter: str, state: ReporterState | None, now: float) -> None:
+        """Take a reporter's state; None: it is gone, and its values and inventory with it."""
+        if state is None:
+            if (feed := place.feeds.get(reporter)) is not None:
+                for name in [*feed.names, *feed.refused]:
+                    self._withdraw(place, feed, name, now)
+                del place.feeds[reporter]
+            self.inventory_gone(place, reporter)
+            self.supply.set_entry(place, "reporters", reporter, None)
+            return
+        feed = self.feed(place, reporter)
+        if feed.state is None or feed.state.ttl_ms > state.ttl_ms:
+            place.expires = 0.0
+        feed.state = state
+        self.show_state(place, feed)
+
+    def inventory_gone(self, place: Location, reporter: str) -> None:
+        """Forget a reporter's inventory."""
+        place.bodies.pop(reporter, None)
+        self.supply.set_entry(place, "inventories", reporter, None)
+
+    def show_state(self, place: Location, feed: Feed) -> None:
+        """Show a reporter's state, with what the broker refuses of it."""
+        state = feed.state
+        if state is None:
+            return
+        if feed.refused:
+            name, (_, words) = next(iter(feed.refused.items()))
+            more = f" (and {len(feed.refused) - 1} more)" if len(feed.refused) > 1 else ""
+            own = f"{state.cause}; " if state.cause else ""
+            state = msgspec.structs.replace(
+                state,
+                refused=state.refused + len(feed.refused),
+                cause=f"{own}broker refuses {name}: {words}{more}",
+            )
+        self.supply.set_entry(place, "reporters", feed.reporter, state)
+
+    # -------------------------------------------------------------------------------------- freshness
+
+    def heard(self, place: Location, ages_ms: dict[str, int], now: float) -> None:
+        """Feeds were refreshed without a change."""
+        for reporter, age_ms in ages_ms.items():
+            feed = place.feeds.get(reporter)
+            if feed is not None:
+                feed.born = now - age_ms * 0.001
+        if place.overlay:
+            self.revive(place, now)
+
+    def revive(self, place: Location, now: float) -> None:
+        """Readings whose feed was refreshed are values again."""
+        for feed in place.feeds.values():
+            age_s = now - feed.born
+            for name in feed.names:
+                if name in place.overlay and age_s <= self._ttl_s(feed, name):
+                    self.supply.set_value(place, name, place.overlay.pop(name))
+                    place.expires = 0.0
+
+    def age(self, place: Location, now: float) -> None:
+        """Turn stale what is too old, and find when to look again (`Location.expires`)."""
+        following = NEVER
+        for feed in place.feeds.values():
+            age_s = now - feed.born
+            fault = feed.state.cause if feed.state else ""
+            for name in feed.names:
+                reading = place.values[name]
+                if isinstance(reading, Absent):
+                    continue
+                ttl_s = self._ttl_s(feed, name)
+                if age_s <= ttl_s:
+                    following = min(following, feed.born + ttl_s)
+                    continue
+                seen = settle(reading, age_ms=age_s * 1000, ttl_ms=ttl_s * 1000, fault=fault)
+                if isinstance(seen, Absent):
+                    place.overlay[name] = reading
+                    self.supply.set_value(
+                        place, name, msgspec.structs.replace(seen, since_ms=int((feed.born + ttl_s) * 1000))
+                    )
+        # A hair later, so that a feed which expires just then is over its time when it is looked at.
+        place.expires = math.nextafter(following, NEVER)
+
+    def _ttl_s(self, feed: Feed, name: str) -> float:
+        state = feed.state
+        return self.types.ttl_s(name, state.ttl_ms * 0.001 if state and state.ttl_ms else UNKNOWN_TTL_S)
+
+    # ------------------------------------------------------------------------------------------ whole
+
+    def reported(self, place: Location) -> dict[str, Reading]:
+        """The table as its reporters gave it: what the agent's digest covers."""
+        table: dict[str, Reading] = {}
+        for feed in place.feeds.values():
+            for name in feed.names:
+                table[name] = place.overlay[name] if name in place.overlay else place.values[name]
+            for name, (value, _) in feed.refused.items():
+                table.setdefault(name, value)
+        return table
+
+    def digest(self, place: Location) -> str:
+        """Digest of `reported`."""
+        return digest_of_readings(self.reported(place))
+
+    def set_static(self, place: Location, static: dict[str, Reading]) -> None:
+        """Replace a place's static values; reported ones come to light again where one was taken away."""
+        gone = place.static.keys() - static.keys()
+        place.static = static
+        for name in gone:
+            self.supply.set_value(place, name, None)
+        for name, value in static.items():
+            for feed in place.feeds.values():
+                if name in feed.names:
+                    held = place.overlay.pop(name, place.values[name])
+                    del feed.names[name]
+                    feed.refused[name] = (held, "has a static value in hosts.yaml, which wins")
+                    self.show_state(place, feed)
+            old = place.values.get(name)
+            if old is None or old.__class__ is not value.__class__ or old != value:
+                self.supply.set_value(place, name, value)
+
+    def look_again(self, place: Location, now: float, names: Iterable[str] | None = None) -> None:
+        """Types or static values have changed: judge anew what is held and what was refused."""
+        wanted = None if names is None else set(names)
+        for feed in list(place.feeds.values()):
+            for name in list(feed.names):
+                if wanted is None or name in wanted:
+                    held = place.overlay[name] if name in place.overlay else place.values[name]
+                    feed.names[name] = self.types.bounds.get(name)
+                    reason, words = self._problem(place, feed, name, held)
+                    if reason:
+                        self._refuse(place, feed, name, held, (reason, words), now=now)
+            for name, (value, _) in list(feed.refused.items()):
+                if wanted is None or name in wanted:
+                    self._take(place, feed, name, value, now)
+        place.expires = 0.0
+
+
+def _same(one: Absent, other: Absent) -> bool:
+    return one.presence is other.presence and one.cause == other.cause and one.last == other.last

@@ -1,0 +1,146 @@
+"""Orders and facts on their way to the disk: nothing is answered or shown before it is durable.
+
+Two ledgers: `ledger` has what is durable and is all that anybody sees; `draft` has what will be, once
+everything that was handed to the store is on the disk, and is what new orders are judged against. If the
+store fails, everything that waits is refused with `not-durable`, and the draft starts again from the ledger.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from xce.broker.core.effect import Effect, Persist, Send
+from xce.broker.core.ledger import Answered, Ledger
+from xce.broker.core.orders import Refusal
+from xce.broker.core.peer import Peer
+from xce.model.fact import Change, Fact
+from xce.model.message import Done
+from xce.model.value import digest_of
+
+ANSWERS = 20_000
+"""Orders whose answer is remembered; older ones would be carried out anew."""
+
+
+@dataclass
+class _Waiting:
+    """What was handed to the store and is not answered yet."""
+
+    facts: list[Fact]
+    answer: Answered | None
+    done: list[Effect]
+    failed: list[Effect]
+    also: list[tuple[Peer, str]] = field(default_factory=list)
+    """The same order, given again meanwhile."""
+
+
+class Journal:
+    """Numbers facts, hands them to the store, and takes them as true when the store says so."""
+
+    def __init__(self, ledger: Ledger, answers: Iterable[Answered], wall: Callable[[], str]) -> None:
+        self.ledger = ledger
+        self.draft = ledger.copy()
+        self.wall = wall
+        self.trouble = ""
+        """Why the newest facts could not be made durable; '' when they could."""
+        self._ticket = 0
+        self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str], Answered] = OrderedDict()
+        for answer in answers:
+            self._remember(answer)
+        self._asked: dict[tuple[str, str], int] = {}
+        """Orders that wait, by who and op_id, and their tickets."""
+
+    def __len__(self) -> int:
+        """How many tickets are with the store."""
+        return len(self._waiting)
+
+    def persist(
+        self,
+        changes: Sequence[Change],
+        *,
+        by: str = "",
+        op_id: str = "",
+        request: str = "",
+        done: Callable[[int], list[Effect]] = lambda _revision: [],
+        failed: list[Effect] | None = None,
+    ) -> Persist:
+        """Hand changes to the store; `done` makes the effects that follow once they are durable at a
+        revision.
+
+        With an `op_id`, `request` is the digest of the order, and the answer is remembered.
+        """
+        facts = []
+        at = self.wall()
+        for change in changes:
+            fact = Fact(revision=self.draft.revision + 1, change=change, by=by, op_id=op_id, at=at)
+            self.draft.apply(fact)
+            facts.append(fact)
+        revision = self.draft.revision
+        answer = Answered(by, op_id, request, revision) if op_id else None
+        self._ticket += 1
+        self._waiting[self._ticket] = _Waiting(facts, answer, done(revision), failed or [])
+        if answer is not None:
+            self._asked[by, op_id] = self._ticket
+        return Persist(self._ticket, facts, answer)
+
+    def answered(self, by: str, op_id: str, request: str, peer: Peer) -> list[Effect] | None:
+        """The answer of an order that was given before, None if it was not.
+
+        Raises `Refusal` if the id was given to another order.
+        """
+        waiting = self._waiting.get(self._asked.get((by, op_id), 0))
+        answer = waiting.answer if waiting is not None else self._answers.get((by, op_id))
+        if answer is None:
+            return None
+        if answer.request != request:
+            raise Refusal(
+                "conflict",
+                f"cannot carry out {op_id!r}: that id was given to another order",
+                "use a new id for each order, and the same only to repeat one",
+            )
+        if waiting is not None:
+            waiting.also.append((peer, op_id))
+            return []
+        return [Send(peer, Done(id=op_id, revision=answer.revision))]
+
+    def committed(self, ticket: int) -> tuple[list[Fact], list[Effect]]:
+        """Everything up to `ticket` is durable: the facts, now in the ledger, and what follows."""
+        facts: list[Fact] = []
+        effects: list[Effect] = []
+        while self._waiting and next(iter(self._waiting)) <= ticket:
+            _, waiting = self._waiting.popitem(last=False)
+            for fact in waiting.facts:
+                self.ledger.apply(fact)
+            facts += waiting.facts
+            effects += waiting.done
+            if waiting.answer is not None:
+                self._remember(waiting.answer)
+                del self._asked[waiting.answer.by, waiting.answer.op_id]
+                revision = waiting.answer.revision
+                effects += [Send(peer, Done(id=op_id, revision=revision)) for peer, op_id in waiting.also]
+        return facts, effects
+
+    def lost(self, found: Sequence[Fact], answers: Iterable[Answered]) -> tuple[list[Fact], list[Effect]]:
+        """The store failed. `found`: facts that are on the disk all the same, beyond the ledger's revision.
+
+        Everything that waits is refused; its callers may give the same orders again.
+        """
+        effects = [effect for waiting in self._waiting.values() for effect in waiting.failed]
+        self._waiting.clear()
+        self._asked.clear()
+        for fact in found:
+            self.ledger.apply(fact)
+        for answer in answers:
+            self._remember(answer)
+        self.draft = self.ledger.copy()
+        return list(found), effects
+
+    def _remember(self, answer: Answered) -> None:
+        self._answers[answer.by, answer.op_id] = answer
+        while len(self._answers) > ANSWERS:
+            self._answers.popitem(last=False)
+
+
+def request_digest(order: object) -> str:
+    """What tells two orders apart that have the same id."""
+    return digest_of([type(order).__name__, order])

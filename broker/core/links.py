@@ -1,0 +1,240 @@
+"""The links of agents and external reporters after their hello: ticks, silence, and what is told back."""
+
+import msgspec
+
+from xce.broker.core import access
+from xce.broker.core.effect import CutOff, Send
+from xce.broker.core.location import NEVER, Host
+from xce.broker.core.peer import Peer
+from xce.broker.core.state import State
+from xce.model import fact as facts
+from xce.model import message as m
+from xce.model.configuration import NewTypes
+from xce.model.instance import reference
+from xce.model.resource import ResourceType, Scope
+from xce.model.role import Role
+
+RESYNC_S = 10.0
+"""A peer is asked to send everything at most this often."""
+PUSH = 500
+"""Peers that are told of new types in one turn."""
+TEXT = 255
+ADMITTED_TYPES = 10_000
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Links:
+    """Serves agents and external reporters."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self._untold: list[Peer] = []
+        """Peers that do not know the newest types."""
+
+    # ------------------------------------------------------------------------------------------ ticks
+
+    def report(self, peer: Peer, report: m.Report, now: float) -> None:
+        """Changed readings."""
+        if report.sequence != peer.sequence + 1 and not report.full:
+            self._ask_again(peer, f"tick {report.sequence} came after {peer.sequence}", now)
+        peer.sequence = report.sequence
+        host = peer.host
+        if host is not None:
+            host.deadline = now + host.quiet_s
+            if not report.full:
+                self.state.intake.report(host, report.feeds, now)
+                return
+            peer.asked_again = 0.0
+            self.state.intake.report_all(host, report.feeds, now)
+            if not host.synced:
+                self.state.hosts.synced(host)
+        elif peer.identity is not None:
+            peer.identity.deadline = now + peer.identity.quiet_s
+            if report.full:
+                peer.asked_again = 0.0
+            self.state.externals.report(peer.identity, report.feeds, now, full=report.full)
+
+    def heartbeat(self, peer: Peer, heartbeat: m.Heartbeat, now: float) -> None:
+        """Alive, and how old everything is."""
+        if heartbeat.sequence != peer.sequence + 1:
+            self._ask_again(peer, f"tick {heartbeat.sequence} came after {peer.sequence}", now)
+        peer.sequence = heartbeat.sequence
+        holds = ""
+        if peer.host is not None:
+            peer.host.deadline = now + peer.host.quiet_s
+            self.state.intake.heard(peer.host, heartbeat.ages_ms, now)
+            holds = self.state.intake.digest(peer.host) if heartbeat.digest else ""
+        elif peer.identity is not None:
+            peer.identity.deadline = now + peer.identity.quiet_s
+            self.state.externals.heard(peer.identity, heartbeat.ages_ms, now)
+            holds = peer.identity.digest() if heartbeat.digest else ""
+        if holds != heartbeat.digest:
+            self._ask_again(peer, "the broker holds other values than you", now)
+        self.state.send(peer, m.Pulse(sequence=heartbeat.sequence))
+
+    def _ask_again(self, peer: Peer, reason: str, now: float) -> None:
+        if peer.asked_again and now - peer.asked_again < RESYNC_S:
+            return
+        peer.asked_again = now
+        self.state.counts["resyncs"] += 1
+        self.state.send(peer, m.Resync(reason=reason))
+
+    # ----------------------------------------------------------------------------------- rare messages
+
+    def reporters(self, peer: Peer, news: m.ReporterNews, now: float) -> None:
+        """States of reporters that changed."""
+        changed = {name: state for name, state in news.reporters.items() if len(name) <= TEXT}
+        if peer.identity is not None:
+            gone = peer.identity.states.keys() - changed.keys() if news.full else ()
+            for name, state in {**dict.fromkeys(gone), **changed}.items():
+                self.state.externals.reporter(peer.identity, name, state, now)
+            return
+        host = peer.host
+        assert host is not None, "internal error: reporters of a peer without a hello"
+        gone = host.feeds.keys() - changed.keys() if news.full else ()
+        for name, state in {**dict.fromkeys(gone), **changed}.items():
+            self.state.intake.reporter(host, name, state, now)
+        self.state.hosts.show(host)  # their conditions may hold it
+
+    def inventory(self, peer: Peer, news: m.InventoryNews, _now: float) -> None:
+        """A reporter's new inventory replaces its old one whole."""
+        host = peer.host
+        reporter = news.inventory.reporter
+        if host is None or len(reporter) > TEXT:
+            self.state.counts["refused.inventory"] += 1
+            return
+        host.bodies[reporter] = _encode(news.inventory)
+        self.state.supply.set_entry(host, "inventories", reporter, reference(news.inventory))
+
+    def inventory_gone(self, peer: Peer, news: m.InventoryGone, _now: float) -> None:
+        """The reporter of an inventory was removed."""
+        if peer.host is not None:
+            self.state.intake.inventory_gone(peer.host, news.reporter)
+
+    def declare(self, peer: Peer, declare: m.Declare, _now: float) -> None:
+        """Types of NAME.yaml files: known, new or in conflict with the cluster's."""
+        answers: dict[str, str] = {}
+        admitted: list[facts.Change] = []
+        for origin, kinds in declare.types.items():
+            for kind in kinds:
+                if kind.name not in answers:
+                    new = not (problem := self._declared(peer, kind, origin)) and (
+                        kind.name not in self.state.types.all
+                    )
+                    answers[kind.name] = problem
+                    if new and kind.name not in self.state.journal.draft.types:
+                        place = f"{origin[:TEXT]} of {peer.title}"
+                        admitted.append(facts.TypeAdmitted(type=kind, origin=place))
+        done = m.Declared(types=answers)
+        if not admitted:
+            self.state.send(peer, done)
+            return
+        later = "cannot be made durable now, ask again"
+        failed = m.Declared(types={name: problem or later for name, problem in answers.items()})
+        self.state.out.append(
+            self.state.journal.persist(
+                admitted, by=peer.title, done=lambda _: [Send(peer, done)], failed=[Send(peer, failed)]
+            )
+        )
+
+    def _declared(self, peer: Peer, kind: ResourceType, origin: str) -> str:
+        """'' if a declared type is in force or may be, otherwise why not."""
+        state = self.state
+        draft = state.journal.draft.types.get(kind.name)
+        known = state.types.all.get(kind.name) or (draft.type if draft else None)
+        if known is not None:
+            if known == kind:
+                return ""
+            where = (
+                draft.origin if draft and kind.name not in state.site.types else state.types.origin(kind.name)
+            )
+            return f"{origin[:TEXT]} defines {kind.name} differently from {where}, which holds"
+        if state.config.new_types is NewTypes.REFUSE:
+            return f"the cluster does not know {kind.name}; declare it in resources.yaml"
+        if peer.role is Role.AGENT and kind.scope is not Scope.HOST:
+            return f"{kind.name} has scope {kind.scope.value}: declare it in resources.yaml"
+        if peer.role is Role.REPORTER and kind.reporter != peer.name:
+            return f"{kind.name} must say 'reporter: {peer.name}', who reports it"
+        if len(state.journal.draft.types) >= ADMITTED_TYPES:
+            return f"the broker has admitted {ADMITTED_TYPES} types already"
+        return ""
+
+    def goodbye(self, peer: Peer, goodbye: m.Goodbye, now: float) -> None:
+        """A planned stop."""
+        if (host := peer.host) is not None:
+            host.peer = None
+            if goodbye.expected_s > 0:
+                host.deadline = now + min(goodbye.expected_s, 3600)
+            else:
+                self.silent(host, "its agent was stopped")
+        elif peer.identity is not None:
+            peer.identity.peer = None
+        peer.host = peer.identity = None
+        peer.allowed = access.UNTIL_HELLO
+
+    # --------------------------------------------------------------------------------------- silence
+
+    def silent(self, host: Host, why: str) -> None:
+        """A host is not there any more."""
+        self.state.hosts.fell_silent(host)
+        self.state.note(f"host {host.name} is {host.view.state}: {why}", fault=True)
+        if host.peer is not None:
+            self.leave(host.peer)
+
+    def gone(self, peer: Peer) -> None:
+        """A peer's connection has ended. Its host is not lost for that: its agent may come back in time."""
+        if peer.host is not None and peer.host.peer is peer:
+            peer.host.peer = None
+        if peer.identity is not None and peer.identity.peer is peer:
+            peer.identity.peer = None
+        peer.host = peer.identity = None
+
+    def leave(self, peer: Peer) -> None:
+        """End the connection of an agent that was replaced or fell silent."""
+        self.gone(peer)
+        peer.cut = True
+        peer.allowed = frozenset()
+        self.state.out.append(CutOff(peer))
+
+    def released(self, host: Host) -> None:
+        """A host was released: its agent is told and nothing of it is left but its name."""
+        for reporter in [*host.feeds, *host.view.inventories]:
+            self.state.intake.reporter(host, reporter, None, 0)
+        host.silent = host.rejoining = host.overdue = False
+        host.deadline = host.join_by = NEVER
+        host.agent, host.where, host.rival = {}, "", ""
+        if host.peer is not None:
+            peer = host.peer
+            why = self.state.hosts.released(host.name) or ""
+            self.state.refuse(peer, "released", f"host {host.name} was released: {why}", retry_s=60)
+            self.leave(peer)
+
+    # ------------------------------------------------------------------------------------------ news
+
+    def types_changed(self) -> None:
+        """Everybody on a link is to be told of the types, some in each turn."""
+        self._untold = [
+            peer for peer in self.state.peers if peer.host is not None or peer.identity is not None
+        ]
+
+    def push(self) -> None:
+        """Tell some of those who do not know the newest types."""
+        some, self._untold = self._untold[:PUSH], self._untold[PUSH:]
+        news = m.TypesNews(types=self.state.types.list)
+        for peer in some:
+            if peer.host is not None or peer.identity is not None:
+                self.state.send(peer, news)
+
+    def pushing(self) -> bool:
+        """Whether somebody has not been told yet."""
+        return bool(self._untold)
+
+    def tell(self, host: Host) -> None:
+        """Tell a host's agent how it stands, if that is new to it."""
+        if host.peer is None:
+            return
+        standing = (host.view.state, host.view.conditions, host.view.holds)
+        if host.told != standing:
+            host.told = standing
+            news = m.Standing(state=standing[0], conditions=standing[1], holds=standing[2])
+            self.state.send(host.peer, news)

@@ -1,0 +1,153 @@
+"""What is known of one place right now: its view as controllers see it, and where each part of it came from.
+
+Volatile, and plain data: `supply.py` is the only place that changes views, `intake.py` feeds, `hosts.py`
+lifecycles.
+"""
+
+import math
+from typing import Any
+
+import msgspec
+
+from xce.broker.core.peer import Peer
+from xce.model.instance import InventoryRef
+from xce.model.message import ReporterState
+from xce.model.supply import Hold, HostState, LocationKind, PoolAmount, Source, SupplyState
+from xce.model.value import Reading
+
+NEVER = math.inf
+
+Bounds = tuple[float, float]
+"""Smallest and largest value that needs no closer look."""
+
+
+class View(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """`message.LocationView`, alive: it is encoded as it stands. The same fields in the same order."""
+
+    source: Source
+    state: str
+    conditions: list[str] = []
+    holds: list[Hold] = []
+    groups: list[str] = []
+    values: dict[str, Reading] = {}
+    reporters: dict[str, ReporterState] = {}
+    inventories: dict[str, InventoryRef] = {}
+    amounts: dict[str, PoolAmount] = {}
+    about: dict[str, str] = {}
+    origins: dict[str, str] = {}
+    ages_ms: dict[str, int] = {}
+
+
+class Feed:
+    """The readings of one reporter at one location; their freshness is its own."""
+
+    __slots__ = ("born", "names", "refused", "reporter", "run", "state")
+
+    def __init__(self, reporter: str) -> None:
+        self.reporter = reporter
+        self.run = 0
+        self.born = 0.0
+        """Monotonic time of its last good frame, in seconds."""
+        self.names: dict[str, Bounds | None] = {}
+        """Names that it owns here. The bounds let a numeric pass at once; None: look closely."""
+        self.refused: dict[str, tuple[Reading, str]] = {}
+        """What it reported and the broker does not take, and why."""
+        self.state: ReporterState | None = None
+
+
+class Location:
+    """A group, pool or storage, and the part of a host that is like them."""
+
+    __slots__ = (
+        "bodies",
+        "deadline",
+        "dirty",
+        "encoded",
+        "expires",
+        "feeds",
+        "key",
+        "kind",
+        "name",
+        "news",
+        "overlay",
+        "pending",
+        "static",
+        "values",
+        "view",
+    )
+
+    def __init__(self, kind: LocationKind, name: str, key: str, source: Source, state: str) -> None:
+        self.kind, self.name, self.key = kind, name, key
+        self.view = View(source=source, state=state)
+        self.values = self.view.values
+        """The view's own dict."""
+        self.feeds: dict[str, Feed] = {}
+        self.static: dict[str, Reading] = {}
+        """From the configuration; no reporter can replace them."""
+        self.overlay: dict[str, Reading] = {}
+        """What was reported of names whose time is over; the view holds their absence."""
+        self.bodies: dict[str, bytes] = {}
+        """Inventories in MessagePack, by reporter."""
+        self.expires = 0.0
+        """Nothing here turns stale before this moment; it may be later."""
+        self.deadline = NEVER
+        """Of a host: when it counts as silent."""
+        self.encoded: dict[bool, bytes] | None = None
+        """The view in MessagePack (False) and JSON (True), as far as it was needed since it changed."""
+        self.dirty = False
+        """Changed in this turn."""
+        self.pending: dict[str, Reading | None] | None = None
+        """Values that changed in this turn."""
+        self.news: dict[str, Any] | None = None
+        """Everything else that changed in this turn, as fields of `LocationChange`."""
+
+
+class Host(Location):
+    """A host and its agent's link."""
+
+    __slots__ = (
+        "agent",
+        "join_by",
+        "nonce",
+        "overdue",
+        "peer",
+        "quiet_s",
+        "rejoining",
+        "rival",
+        "rival_until",
+        "silent",
+        "state",
+        "synced",
+        "told",
+        "where",
+    )
+
+    def __init__(self, name: str, key: str, source: Source) -> None:
+        super().__init__(LocationKind.HOST, name, key, source, HostState.EXPECTED.value)
+        self.state = HostState.EXPECTED
+        self.peer: Peer | None = None
+        """The connection of its agent; None when there is none, as far as we know."""
+        self.nonce = ""
+        """Of the agent's process."""
+        self.agent: dict[str, str] = {}
+        """What its hello said: software, machine_id, boot_id."""
+        self.where = ""
+        """Host name and pid, as its hello said, and the address that we see."""
+        self.quiet_s = NEVER
+        """Silence after which it counts as gone."""
+        self.synced = False
+        """Its whole table has been taken since its hello."""
+        self.silent = False
+        self.rejoining = False
+        """Known from before the broker's start and not confirmed yet."""
+        self.overdue = False
+        """It should have joined by now."""
+        self.join_by = NEVER
+        self.rival = ""
+        """Where a second agent of this name is."""
+        self.rival_until = 0.0
+        self.told: tuple[str, list[str], list[Hold]] | None = None
+        """State, conditions and holds that its agent knows."""
+
+
+SUPPLY_AVAILABLE = SupplyState.AVAILABLE.value

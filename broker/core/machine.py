@@ -1,0 +1,365 @@
+"""The broker as a pure machine: what comes in is a method, what is to be done comes out as effects.
+
+    connected, handle, gone      a peer, its messages, its end
+    second                       a second has passed: silence, staleness
+    committed, not_durable       what the store says about `Persist`
+    turn                         the loop has nothing more to take in: publish, deliver
+    reload                       the site's files have changed
+
+`now` is always the same monotonic clock, in seconds. Nothing here waits, and no peer can raise an exception.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from xce.broker.core import access
+from xce.broker.core.effect import Audit, CutOff, Effect, Send, SendBytes
+from xce.broker.core.hello import Hellos
+from xce.broker.core.journal import Journal, request_digest
+from xce.broker.core.ledger import Answered, Ledger
+from xce.broker.core.links import Links
+from xce.broker.core.location import Host
+from xce.broker.core.orders import Caller, Refusal, Situation, about, decide
+from xce.broker.core.peer import Peer
+from xce.broker.core.questions import Questions
+from xce.broker.core.sitemap import SiteMap
+from xce.broker.core.state import State
+from xce.model import fact as facts
+from xce.model import message as m
+from xce.model.configuration import BrokerFile
+from xce.model.fact import Fact
+from xce.model.role import Role
+from xce.model.site import Site
+
+STALL_S = 5.0
+"""The loop was away for longer: nobody is called silent until everybody had the time to be heard again."""
+
+_NOTHING: list[Effect] = []
+
+
+class Broker:
+    """All decisions of one reign. It owns `ledger` from now on, which is what the store gave."""
+
+    def __init__(
+        self,
+        config: BrokerFile,
+        ledger: Ledger,
+        site: Site,
+        *,
+        incarnation: str,
+        wall: Callable[[], str],
+        now: float,
+        answers: Iterable[Answered] = (),
+        own_key: str = "",
+        software: str = "",
+        pid: int = 0,
+    ) -> None:
+        """`wall` gives wall time as ISO 8601 text, only for showing; `incarnation` is random, one for each
+        start.
+        """
+        journal = Journal(ledger, answers, wall)
+        self.state = State(config, site, journal, incarnation=incarnation, wall=wall)
+        self.own_key = own_key
+        self.links = Links(self.state)
+        self.hellos = Hellos(self.state, self.links)
+        self.questions = Questions(self.state, software=software, pid=pid, started=now)
+        self.sitemap = SiteMap(self.state, self.links)
+        self._looked = now
+        self._handlers: dict[type, Callable[[Peer, Any, float], None]] = {
+            m.Report: self.links.report,
+            m.Heartbeat: self.links.heartbeat,
+            m.Hello: self.hellos.hello,
+            m.ReporterNews: self.links.reporters,
+            m.InventoryNews: self.links.inventory,
+            m.InventoryGone: self.links.inventory_gone,
+            m.Declare: self.links.declare,
+            m.Goodbye: self.links.goodbye,
+            **self.questions.handlers(),
+            **dict.fromkeys(m.Order.__args__, self._order),
+        }
+        self.sitemap.show(now)
+
+    def start(self, now: float) -> list[Effect]:
+        """Begin the reign; nothing may be served before its ticket is committed."""
+        self.state.supply.take_turn()  # everything so far is in the first snapshot
+        epoch = facts.EpochStarted(epoch=self.state.journal.draft.epoch + 1)
+        self.state.out.append(self.state.journal.persist([epoch]))
+        grace = now + self.state.config.rejoin
+        for host in self.state.supply.hosts.values():
+            if host.rejoining:
+                host.deadline = grace
+        return self._effects()
+
+    # ------------------------------------------------------------------------------------------ peers
+
+    def accepts(self, public: bytes) -> str | None:
+        """The User-Id for a connection with this key, None if it is not accepted."""
+        key = public.decode("ascii", "replace")
+        return key if self.state.journal.ledger.good_key(key) is not None else None
+
+    def connected(self, peer: Peer) -> list[Effect]:
+        """A connection's first message is about to come."""
+        if len(self.state.peers) >= self.state.config.max_peers:
+            limit = self.state.config.max_peers
+            spread = max(1.0, len(self.state.supply.hosts) / 2500)
+            self.state.refuse(
+                peer, "busy", f"the broker serves {limit} peers already (max_peers)", retry_s=spread
+            )
+            self._cut(peer)
+            return self._effects()
+        self.state.peers[peer] = None
+        if not peer.key:
+            # Whoever may open the local socket may do everything.
+            peer.role, peer.name = Role.ADMIN, "root" if peer.uid == 0 else f"uid{peer.uid}"
+        else:
+            record = self.state.journal.ledger.good_key(peer.key)
+            if record is None or record.role not in set(Role):
+                self.state.refuse(peer, "role", "this key is not known any more", retry_s=60)
+                self._cut(peer)
+                return self._effects()
+            peer.role, peer.name = Role(record.role), record.name
+        needs_hello = bool(peer.key) and peer.role in access.NEEDS_HELLO
+        peer.allowed = access.UNTIL_HELLO if needs_hello else access.ALLOWED[peer.role]
+        return self._effects()
+
+    def handle(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> list[Effect]:
+        """One message of a peer."""
+        kind = message.__class__
+        if kind in peer.allowed:
+            self._handlers[kind](peer, message, now)
+        elif not peer.cut:
+            self._forbidden(peer, message, now)
+        return self._effects() if self.state.out else _NOTHING
+
+    def rubbish(self, peer: Peer, reason: str, request_id: str, now: float) -> list[Effect]:
+        """A message of a peer that is none; who wrote it is told, but not for each of many."""
+        self.state.counts["rubbish"] += 1
+        if not peer.cut and self.state.scold(peer, now):
+            self.state.send(
+                peer, m.Failed(id=request_id, code="invalid", message=f"cannot read that: {reason}")
+            )
+        return self._effects()
+
+    def gone(self, peer: Peer) -> list[Effect]:
+        """A peer's connection has ended."""
+        self.state.peers.pop(peer, None)
+        self.links.gone(peer)
+        self.state.changes.gone(peer)
+        self.state.snapshots.gone(peer)
+        return self._effects()
+
+    def undelivered(self, sending: Send | SendBytes) -> list[Effect]:
+        """A peer does not read: its queue is full. It loses what it follows, and is told when it reads."""
+        self.state.counts["undelivered"] += 1
+        self.questions.deaf(sending.peer, sending.document if isinstance(sending, Send) else None)
+        return self._effects()
+
+    # ------------------------------------------------------------------------------------------- time
+
+    def second(self, now: float) -> list[Effect]:
+        """What time alone changes; to be called about once a second."""
+        stalled, self._looked = now - self._looked > STALL_S, now
+        state = self.state
+        due = [
+            place for place in state.supply.locations.values() if place.expires < now or place.deadline < now
+        ]
+        for place in due:
+            if place.deadline < now and isinstance(place, Host):
+                if stalled:
+                    place.deadline = now + min(place.quiet_s, state.config.rejoin)
+                else:
+                    self.links.silent(place, "nothing heard of it for too long")
+            if place.expires < now:
+                state.intake.age(place, now)
+        self.sitemap.second(now)
+        self.questions.second()
+        return self._effects()
+
+    def turn(self, now: float) -> list[Effect]:
+        """Publish what has changed and deliver what can be delivered; to be called after each turn of the
+        loop.
+        """
+        state = self.state
+        if state.supply.turn or state.supply.removed or self.sitemap.types_news or self._revised():
+            told = [
+                place for place in state.supply.turn if place.news is not None and isinstance(place, Host)
+            ]
+            changes, removed = state.supply.take_turn()
+            for host in told:
+                self.links.tell(host)
+            state.changes.publish(
+                changes,
+                removed,
+                state.types.list if self.sitemap.types_news else None,
+                revision=state.journal.ledger.revision,
+                broker_ms=int(now * 1000),
+            )
+            self.sitemap.types_news = False
+        self.questions.turn(now)
+        if self.links.pushing():
+            self.links.push()
+        return self._effects() if state.out else _NOTHING
+
+    def busy(self) -> bool:
+        """Whether `turn` would have something to do without anything coming in."""
+        state = self.state
+        return bool(len(state.snapshots)) or state.changes.behind() or self.links.pushing()
+
+    def _revised(self) -> bool:
+        return self.state.journal.ledger.revision != self.state.changes.revision
+
+    # ------------------------------------------------------------------------------------------ orders
+
+    def _order(self, peer: Peer, order: m.Order, _now: float) -> None:
+        """Judge an order; what it changes is shown, and its caller answered, once it is durable."""
+        assert peer.role is not None, "internal error: an order of a peer without a role"
+        journal, request = self.state.journal, request_digest(order)
+        try:
+            if not order.id or len(order.id) > 128:
+                raise Refusal("invalid", "cannot carry out an order without an id of at most 128 characters")
+            before = journal.answered(peer.title, order.id, request, peer)
+            if before is not None:
+                self.state.out += before
+                return
+            changes = decide(order, Caller(peer.role, peer.name), self._situation())
+        except Refusal as refusal:
+            self._refused(peer, order, refusal)
+            return
+
+        def done(revision: int) -> list[Effect]:
+            return [
+                Send(peer, m.Done(id=order.id, revision=revision)),
+                self._audit(peer, order, "done", revision),
+            ]
+
+        failed: list[Effect] = [
+            Send(peer, m.Failed(id=order.id, code="not-durable", message=NOT_DURABLE, hint=NOT_DURABLE_HINT)),
+            self._audit(peer, order, "not-durable"),
+        ]
+        self.state.out.append(
+            journal.persist(changes, by=peer.title, op_id=order.id, request=request, done=done, failed=failed)
+        )
+
+    def _refused(self, peer: Peer, order: m.Order, refusal: Refusal) -> None:
+        self.state.counts[f"refused.{refusal.code}"] += 1
+        answer = m.Failed(id=order.id, code=refusal.code, message=refusal.message, hint=refusal.hint)
+        self.state.out += [Send(peer, answer), self._audit(peer, order, refusal.code)]
+
+    def _audit(self, peer: Peer, order: m.Order, result: str, revision: int = 0) -> Audit:
+        return Audit(
+            at=self.state.wall(),
+            by=peer.title,
+            address=peer.address,
+            call=str(order.__struct_config__.tag),
+            op_id=order.id,
+            about=about(order),
+            result=result,
+            revision=revision,
+        )
+
+    def _situation(self) -> Situation:
+        state = self.state
+        return Situation(
+            ledger=state.journal.draft,
+            site=state.site,
+            types=state.types.all,
+            present=state.supply.locations,
+            own_key=self.own_key,
+            wall=state.wall(),
+        )
+
+    def _forbidden(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> None:
+        """A message that the peer's role does not have."""
+        what = message.__struct_config__.tag
+        if peer.allowed is access.UNTIL_HELLO:
+            self.state.counts["refused.hello"] += 1
+            if self.state.scold(peer, now):
+                self.state.refuse(peer, "protocol", f"say hello before {what}", retry_s=1)
+            return
+        self.state.counts["refused.forbidden"] += 1
+        words = f"role {peer.role.value if peer.role else 'none'} may not say {what}"
+        request_id = getattr(message, "id", "")
+        if request_id or self.state.scold(peer, now):
+            self.state.send(peer, m.Failed(id=request_id, code="forbidden", message=words))
+        if isinstance(message, m.Order):
+            self.state.out.append(self._audit(peer, message, "forbidden"))
+
+    # ------------------------------------------------------------------------------------------- store
+
+    def add_keys(self, keys: Sequence[facts.KeyAdded]) -> list[Effect]:
+        """Take up keys from files, unless they are known or were revoked."""
+        known = self.state.journal.draft.keys
+        new = [
+            key
+            for key in keys
+            if (record := known.get(key.public)) is None
+            or (
+                record.revoked is None
+                and (record.name, record.role, record.hosts) != (key.name, key.role, key.hosts)
+            )
+        ]
+        if new:
+            self.state.out.append(self.state.journal.persist(new))
+        return self._effects()
+
+    def committed(self, ticket: int, now: float) -> list[Effect]:
+        """Everything up to a ticket is durable."""
+        journal = self.state.journal
+        news, effects = journal.committed(ticket)
+        if journal.trouble:
+            journal.trouble = ""
+            self.state.note("facts can be made durable again", fault=False)
+        self._show(news, now)
+        self.state.out += effects
+        return self._effects()
+
+    def not_durable(
+        self, reason: str, found: Sequence[Fact], answers: Sequence[Answered], now: float
+    ) -> list[Effect]:
+        """The store failed with everything that it was given; `found` is durable all the same."""
+        journal = self.state.journal
+        if not journal.trouble:
+            self.state.note(f"cannot make facts durable: {reason}", fault=True)
+        journal.trouble = f"cannot make facts durable: {reason}"
+        news, effects = journal.lost(found, answers)
+        self._show(news, now)
+        self.state.out += effects
+        return self._effects()
+
+    def _show(self, news: Sequence[Fact], now: float) -> None:
+        for fact in news:
+            self.sitemap.fact(fact.change, now)
+            if isinstance(fact.change, facts.KeyRevoked):
+                self._revoked(fact.change)
+
+    def _revoked(self, change: facts.KeyRevoked) -> None:
+        for peer in [peer for peer in self.state.peers if peer.key == change.public]:
+            self.state.refuse(peer, "role", f"this key was revoked: {change.reason}", retry_s=60)
+            self.links.gone(peer)
+            self.state.changes.gone(peer)
+            self.state.snapshots.gone(peer)
+            self._cut(peer)
+
+    def reload(self, site: Site, now: float) -> list[Effect]:
+        """The site's files have changed."""
+        self.sitemap.reload(site, now)
+        return self._effects()
+
+    def recovering(self, reason: str) -> list[Effect]:
+        """Hold everything, because facts may be missing; '' ends it."""
+        self.sitemap.recovering(reason)
+        return self._effects()
+
+    # ----------------------------------------------------------------------------------------- helpers
+
+    def _cut(self, peer: Peer) -> None:
+        peer.cut, peer.allowed = True, frozenset()
+        self.state.out.append(CutOff(peer))
+
+    def _effects(self) -> list[Effect]:
+        effects, self.state.out = self.state.out, []
+        return effects
+
+
+NOT_DURABLE = "cannot make it durable: the broker's disk refuses; nothing was changed"
+NOT_DURABLE_HINT = "make room in the broker's state directory, then give the same order again"

@@ -1,0 +1,343 @@
+"""Orders: what each one turns into, or why it is refused.
+
+Pure. An order is judged against the ledger as it will be once everything that is on its way to the disk is
+there. It gives facts (none, when all is as wanted already) or raises `Refusal`; it never changes anything
+itself.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from xce.broker.core.ledger import HostRecord, Ledger
+from xce.model import fact as facts
+from xce.model import message as m
+from xce.model.resource import ResourceType, Scope, value_problem
+from xce.model.role import Role
+from xce.model.site import Site
+from xce.model.supply import Hold, HoldEnds, LocationKind, PoolAmount, Source, name_problem, split_location
+
+REASON = 1024
+"""Characters of a reason."""
+_KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+_LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Refusal(Exception):
+    """An order is refused; the parts of `Failed`."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.hint = code, message, hint
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who gives an order."""
+
+    role: Role
+    name: str
+
+    @property
+    def title(self) -> str:
+        """`ROLE:NAME`."""
+        return f"{self.role.value}:{self.name}"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an order is judged against."""
+
+    ledger: Ledger
+    site: Site
+    types: Mapping[str, ResourceType]
+    present: Mapping[str, object]
+    """Keys of all locations in the map."""
+    own_key: str
+    """The broker's own public key."""
+    wall: str
+    """Wall time, for showing."""
+
+
+def decide(order: m.Order, caller: Caller, now: Situation) -> list[facts.Change]:
+    """The facts that carry an order out; raises `Refusal`."""
+    judge: Any = _JUDGES[type(order)]
+    changes: list[facts.Change] = judge(order, caller, now)
+    return changes
+
+
+def about(order: m.Order) -> str:
+    """What an order is about, for the audit: no secrets are in any order."""
+    match order:
+        case m.HoldAdd():
+            return f"{order.location}: {order.reason}"
+        case m.HoldRelease():
+            return f"{order.location}: {order.owner}"
+        case m.PoolSet():
+            return f"{order.pool} {order.resource} base={order.base} borrowed={order.borrowed}"
+        case m.KeyAdd():
+            return f"{order.role} {order.name} {order.public}"
+        case m.KeyRevoke():
+            return f"{order.name}: {order.reason}"
+        case m.HostDrain() | m.HostRelease():
+            return f"{order.host}: {order.reason}"
+        case _:
+            return order.host
+
+
+# ------------------------------------------------------------------------------------------------- hosts
+
+
+def _host_add(order: m.HostAdd, caller: Caller, now: Situation) -> list[facts.Change]:
+    if problem := name_problem(order.host):
+        raise Refusal("invalid", f"cannot add host {order.host!r}: {problem}")
+    for group in order.groups:
+        if problem := name_problem(group):
+            raise Refusal("invalid", f"cannot add host {order.host}: group {group!r}: {problem}")
+    if not 0 <= order.join_within_s <= 31 * 86400:
+        raise Refusal("invalid", f"cannot add host {order.host}: join_within_s must be 0 to 31 days")
+    source = Source.PROVISIONER if caller.role is Role.PROVIDER else Source.CONFIG
+    record = now.ledger.hosts.get(order.host)
+    if record is not None and record.released is None and record.source is not None:
+        same = (order.groups, order.instance, order.template, order.join_within_s)
+        if same == (record.groups, record.instance, record.template, record.join_within_s):
+            return []
+        if source is not record.source:
+            raise Refusal("conflict", f"cannot add host {order.host}: it exists, from {record.source.value}")
+    if record is None and order.host in now.site.groups_of and caller.role is Role.PROVIDER:
+        raise Refusal("conflict", f"cannot add host {order.host}: it is in hosts.yaml")
+    return [
+        facts.HostAdded(
+            host=order.host,
+            source=source,
+            groups=order.groups,
+            instance=order.instance,
+            template=order.template,
+            join_within_s=order.join_within_s,
+        )
+    ]
+
+
+def _host_admit(order: m.HostAdmit, _caller: Caller, now: Situation) -> list[facts.Change]:
+    record = _record(now, order.host, "admit")
+    if record.released is not None:
+        raise Refusal("conflict", f"cannot admit host {order.host}: it was released", "add it again")
+    if record.admitted or record.source is not None or order.host in now.site.groups_of:
+        return []
+    return [facts.HostAdmitted(host=order.host)]
+
+
+def _host_drain(order: m.HostDrain, caller: Caller, now: Situation) -> list[facts.Change]:
+    _reason(order.reason, f"drain host {order.host}")
+    record = _record(now, order.host, "drain")
+    if record.released is not None:
+        raise Refusal("conflict", f"cannot drain host {order.host}: it was released")
+    if record.drain is not None:
+        if record.drain.owner != caller.title and caller.role is not Role.ADMIN:
+            raise Refusal(
+                "conflict", f"cannot drain host {order.host}: {record.drain.owner} drains it already"
+            )
+        if (record.drain.owner, record.drain.reason) == (caller.title, order.reason):
+            return []
+    return [facts.HostDrained(host=order.host, owner=caller.title, reason=order.reason)]
+
+
+def _host_undrain(order: m.HostUndrain, caller: Caller, now: Situation) -> list[facts.Change]:
+    record = _record(now, order.host, "undrain")
+    if record.drain is None:
+        return []
+    if record.drain.owner != caller.title and caller.role is not Role.ADMIN:
+        raise Refusal(
+            "forbidden",
+            f"cannot undrain host {order.host}: {record.drain.owner} drains it",
+            "only its owner and admins may end a drain",
+        )
+    return [facts.HostUndrained(host=order.host)]
+
+
+def _host_release(order: m.HostRelease, caller: Caller, now: Situation) -> list[facts.Change]:
+    _reason(order.reason, f"release host {order.host}")
+    record = _record(now, order.host, "release")
+    if record.released is not None:
+        return []
+    if caller.role is Role.PROVIDER and record.source is not Source.PROVISIONER:
+        raise Refusal(
+            "forbidden",
+            f"cannot release host {order.host}: no provisioner added it",
+            "ask an admin",
+        )
+    if order.host in now.site.groups_of:
+        raise Refusal(
+            "conflict",
+            f"cannot release host {order.host}: it is in hosts.yaml",
+            "take it out of the file and reload the broker first, or drain it",
+        )
+    return [facts.HostReleased(host=order.host, reason=order.reason)]
+
+
+def _record(now: Situation, host: str, verb: str) -> HostRecord:
+    record = now.ledger.hosts.get(host)
+    if record is None and f"host:{host}" not in now.present:
+        raise Refusal("not-found", f"cannot {verb} host {host!r}: there is no such host")
+    return record or HostRecord()
+
+
+# ------------------------------------------------------------------------------------------------- holds
+
+
+def _hold_add(order: m.HoldAdd, caller: Caller, now: Situation) -> list[facts.Change]:
+    key = _location(order.location, now, "hold")
+    _reason(order.reason, f"hold {key}")
+    if order.label and not _LABEL.fullmatch(order.label):
+        raise Refusal("invalid", f"cannot hold {key}: label {order.label!r}: letters, digits, '_.-' only")
+    owner = f"{caller.title}/{order.label}" if order.label else caller.title
+    ends = HoldEnds.MANUAL if caller.role is Role.ADMIN else HoldEnds.OWNER
+    before = now.ledger.holds.get(key, {}).get(owner)
+    if before is not None and (before.reason, before.ends) == (order.reason, ends):
+        return []
+    hold = Hold(owner=owner, reason=order.reason, ends=ends, since=now.wall)
+    return [facts.HoldAdded(location=key, hold=hold)]
+
+
+def _hold_release(order: m.HoldRelease, caller: Caller, now: Situation) -> list[facts.Change]:
+    key = _location(order.location, now, "release a hold of")
+    own = order.owner == caller.title or order.owner.startswith(f"{caller.title}/")
+    if not own and caller.role is not Role.ADMIN:
+        raise Refusal(
+            "forbidden",
+            f"cannot release the hold of {order.owner} on {key}",
+            "only its owner and admins may release a hold",
+        )
+    if order.owner.startswith(("reporter:", "broker:")):
+        raise Refusal(
+            "conflict",
+            f"cannot release the hold of {order.owner} on {key}: it goes with its cause",
+            "remove the cause that the hold names",
+        )
+    if order.owner not in now.ledger.holds.get(key, {}):
+        owners = ", ".join(sorted(now.ledger.holds.get(key, {}))) or "nobody"
+        raise Refusal("not-found", f"{order.owner} does not hold {key}; {owners} does")
+    return [facts.HoldReleased(location=key, owner=order.owner)]
+
+
+def _location(key: str, now: Situation, verb: str) -> str:
+    try:
+        kind, name = split_location(key)
+    except ValueError as error:
+        raise Refusal("invalid", f"cannot {verb} {key!r}: {error}") from error
+    known = key in now.present or (kind is LocationKind.HOST and name in now.ledger.hosts)
+    if not known and key not in now.ledger.holds:
+        raise Refusal("not-found", f"cannot {verb} {key}: there is no such location")
+    return key
+
+
+# ------------------------------------------------------------------------------------------------- pools
+
+
+def pool_amounts(ledger: Ledger, site: Site, pool: str) -> dict[str, PoolAmount]:
+    """A pool's amounts: those of the file, replaced by what was set."""
+    return {**site.pools.get(pool, {}), **ledger.pools.get(pool, {})}
+
+
+def _pool_set(order: m.PoolSet, _caller: Caller, now: Situation) -> list[facts.Change]:
+    what = f"set {order.resource} of pool {order.pool}"
+    if order.pool not in now.site.pools and order.pool not in now.ledger.pools:
+        raise Refusal(
+            "not-found",
+            f"cannot {what}: there is no such pool",
+            "declare it under 'pools:' in resources.yaml",
+        )
+    kind = now.types.get(order.resource)
+    if kind is None:
+        raise Refusal("not-found", f"cannot {what}: no such resource type")
+    if kind.scope not in {Scope.POOL, Scope.EXTERNAL}:
+        raise Refusal("invalid", f"cannot {what}: its type has scope {kind.scope.value}")
+    before = pool_amounts(now.ledger, now.site, order.pool).get(order.resource)
+    held = before or PoolAmount()
+    base = held.base if order.base is None else order.base
+    borrowed = held.borrowed if order.borrowed is None else order.borrowed
+    for word, part in (("base", base), ("borrowed", borrowed)):
+        if not part >= 0:
+            raise Refusal("invalid", f"cannot {what}: {word} must be 0 or more")
+    if problem := value_problem(kind, base + borrowed):
+        raise Refusal("invalid", f"cannot {what}: {problem}")
+    amount = PoolAmount(base=base, borrowed=borrowed)
+    return (
+        [] if amount == before else [facts.PoolSet(pool=order.pool, resource=order.resource, amount=amount)]
+    )
+
+
+# -------------------------------------------------------------------------------------------------- keys
+
+
+def key_problem(name: str, role: str, public: str, hosts: list[str]) -> str:
+    """'' if a key may be accepted as this, otherwise what is wrong."""
+    if name_problem(name):
+        return f"name {name!r}: {name_problem(name)}"
+    if role not in set(Role):
+        return f"role {role!r}: must be one of {', '.join(Role)}"
+    if not _KEY.fullmatch(public):
+        return "the public key must be 40 characters of Z85"
+    if any(not pattern or len(pattern) > 253 or not pattern.isprintable() for pattern in hosts):
+        return "host patterns must be shell-style patterns"
+    return ""
+
+
+def key_speaks_for(name: str, hosts: list[str], host: str) -> bool:
+    """Whether an agent's key may speak for a host: by its patterns, or by its name when it has none."""
+    return any(fnmatchcase(host, pattern) for pattern in hosts) if hosts else name == host
+
+
+def _key_add(order: m.KeyAdd, _caller: Caller, now: Situation) -> list[facts.Change]:
+    if problem := key_problem(order.name, order.role, order.public, order.hosts):
+        raise Refusal("invalid", f"cannot add the key of {order.name}: {problem}")
+    if order.public == now.own_key:
+        raise Refusal("conflict", f"cannot add the key of {order.name}: it is the broker's own")
+    record = now.ledger.keys.get(order.public)
+    if record is not None:
+        if record.revoked is not None:
+            raise Refusal(
+                "conflict",
+                f"cannot add the key of {order.name}: it was revoked ({record.revoked})",
+                "make a new one with: xce-broker key new",
+            )
+        if (record.name, record.role, record.hosts) == (order.name, order.role, order.hosts):
+            return []
+    return [facts.KeyAdded(name=order.name, role=order.role, public=order.public, hosts=order.hosts)]
+
+
+def _key_revoke(order: m.KeyRevoke, _caller: Caller, now: Situation) -> list[facts.Change]:
+    _reason(order.reason, f"revoke the key of {order.name}")
+    matching = {
+        public: record for public, record in now.ledger.keys.items() if order.name in {record.name, public}
+    }
+    if not matching:
+        raise Refusal("not-found", f"cannot revoke the key of {order.name!r}: there is none")
+    return [
+        facts.KeyRevoked(public=public, reason=order.reason)
+        for public, record in matching.items()
+        if record.revoked is None
+    ]
+
+
+def _reason(reason: str, what: str) -> None:
+    if not reason.strip():
+        raise Refusal("invalid", f"cannot {what}: give a reason, people will read it")
+    if len(reason) > REASON or not reason.isprintable():
+        raise Refusal("invalid", f"cannot {what}: the reason must be one printable line of at most {REASON}")
+
+
+_JUDGES = {
+    m.HostAdd: _host_add,
+    m.HostAdmit: _host_admit,
+    m.HostDrain: _host_drain,
+    m.HostUndrain: _host_undrain,
+    m.HostRelease: _host_release,
+    m.HoldAdd: _hold_add,
+    m.HoldRelease: _hold_release,
+    m.PoolSet: _pool_set,
+    m.KeyAdd: _key_add,
+    m.KeyRevoke: _key_revoke,
+}

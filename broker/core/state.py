@@ -1,0 +1,61 @@
+"""What the parts of the core share: one bag of state, and the list where effects gather."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from xce.broker.core.changes import Changes
+from xce.broker.core.effect import Effect, Note, Send
+from xce.broker.core.external import Externals
+from xce.broker.core.hosts import Hosts
+from xce.broker.core.intake import Intake
+from xce.broker.core.journal import Journal
+from xce.broker.core.peer import Peer
+from xce.broker.core.snapshots import Snapshots
+from xce.broker.core.supply import SupplyMap
+from xce.broker.core.types import Types
+from xce.model.configuration import BrokerFile, Discovered
+from xce.model.message import Refused
+from xce.model.site import Site
+
+SCOLD_S = 1.0
+"""A peer is told at most this often that it does something wrong."""
+
+
+class State:
+    """Everything the broker knows. No part of it does anything by itself."""
+
+    def __init__(
+        self, config: BrokerFile, site: Site, journal: Journal, *, incarnation: str, wall: Callable[[], str]
+    ) -> None:
+        self.config, self.site, self.journal, self.wall = config, site, journal, wall
+        self.supply = SupplyMap()
+        self.types = Types(site.types, journal.ledger.types)
+        self.intake = Intake(self.supply, self.types)
+        self.externals = Externals(self.supply, self.intake)
+        self.hosts = Hosts(self.supply, journal.ledger, site, admit=config.discovered is Discovered.ADMIT)
+        self.changes = Changes(journal.ledger.epoch + 1, incarnation, keep=config.keep_deltas)
+        self.snapshots = Snapshots(self.supply)
+        self.peers: dict[Peer, None] = {}
+        self.counts: Counter[str] = Counter()
+        self.out: list[Effect] = []
+        """Effects of the call that is being handled."""
+
+    def send(self, peer: Peer, document: object) -> None:
+        """Send a document to a peer."""
+        self.out.append(Send(peer, document))  # type: ignore[arg-type]
+
+    def note(self, text: str, *, fault: bool) -> None:
+        """Tell the log of the begin (`fault`) or the end of something."""
+        self.out.append(Note(text, fault))
+
+    def refuse(self, peer: Peer, code: str, message: str, *, hint: str = "", retry_s: float = 10) -> None:
+        """Refuse a peer, and count it."""
+        self.counts[f"refused.{code}"] += 1
+        self.send(peer, Refused(code=code, message=message, hint=hint, retry_s=retry_s))
+
+    def scold(self, peer: Peer, now: float) -> bool:
+        """Whether a peer may be told now that it does something wrong."""
+        if now - peer.scolded < SCOLD_S and peer.scolded:
+            return False
+        peer.scolded = now
+        return True

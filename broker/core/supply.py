@@ -1,0 +1,202 @@
+"""The supply map: all locations, and the one way to change what controllers see of them.
+
+Every change goes through here (`intake.report` does the same steps in line, for speed), so that three things
+are always true: a snapshot that is being sent keeps its instant (`keep`), the bytes of a changed location are
+encoded anew, and the delta of the turn has every change. Counts of readings by presence are kept as they
+change.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from xce.broker.core.location import Host, Location
+from xce.model.message import LocationChange, Quality
+from xce.model.supply import LocationKind, Source, location
+from xce.model.value import Presence, Reading, presence_of
+
+_encode = msgspec.msgpack.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
+_FIELDS = ("source", "state", "conditions", "holds", "groups", "about")
+_MAPS = ("reporters", "inventories", "amounts")
+
+
+class SupplyMap:
+    """All locations by key; hosts a second time by name, the others a second time by key."""
+
+    def __init__(self) -> None:
+        self.locations: dict[str, Location] = {}
+        self.hosts: dict[str, Host] = {}
+        self.places: dict[str, Location] = {}
+        """Everything but hosts, by key."""
+        self.turn: list[Location] = []
+        """Locations that changed in this turn."""
+        self.removed: list[str] = []
+        """Keys of locations that were removed in this turn and were there at its begin."""
+        self.keep: Callable[[Location], None] | None = None
+        """Called before a location changes, while a snapshot is being sent."""
+        self._presences = dict.fromkeys(Presence, 0)
+
+    # ------------------------------------------------------------------------------------- locations
+
+    def host(self, name: str, source: Source) -> Host:
+        """The host of this name; made if it is not there."""
+        host = self.hosts.get(name)
+        if host is None:
+            key = location(LocationKind.HOST, name)
+            host = self.hosts[name] = Host(name, key, source)
+            self._add(host)
+        return host
+
+    def place(self, kind: LocationKind, name: str, source: Source, state: str) -> Location:
+        """The group, pool or storage of this name; made if it is not there."""
+        key = location(kind, name)
+        place = self.locations.get(key)
+        if place is None:
+            place = self.places[key] = Location(kind, name, key, source, state)
+            self._add(place)
+        return place
+
+    def remove(self, place: Location) -> None:
+        """Take a location out of the map."""
+        self.touch(place)
+        for reading in place.values.values():
+            self._presences[presence_of(reading)] -= 1
+        del self.locations[place.key]
+        if isinstance(place, Host):
+            del self.hosts[place.name]
+        else:
+            del self.places[place.key]
+        self.turn.remove(place)
+        place.dirty = False
+        if place.news is None or "new" not in place.news:
+            self.removed.append(place.key)
+
+    def _add(self, place: Location) -> None:
+        self.locations[place.key] = place
+        place.news = {"new": True}
+        place.dirty = True
+        self.turn.append(place)
+
+    # --------------------------------------------------------------------------------------- changes
+
+    def touch(self, place: Location) -> None:
+        """To be called before a location changes."""
+        if self.keep is not None:
+            self.keep(place)
+        place.encoded = None
+        if not place.dirty:
+            place.dirty = True
+            self.turn.append(place)
+
+    def set(self, place: Location, **fields: Any) -> bool:
+        """Set fields of the view other than values; True if one of them is different now."""
+        view, changed = place.view, False
+        for name, value in fields.items():
+            if getattr(view, name) != value:
+                self.touch(place)
+                setattr(view, name, value)
+                news = place.news = place.news if place.news is not None else {}
+                news[name] = value
+                changed = True
+        return changed
+
+    def set_entry(self, place: Location, field: str, key: str, value: Any) -> None:
+        """Set or (None) remove one entry of `reporters`, `inventories` or `amounts`."""
+        entries: dict[str, Any] = getattr(place.view, field)
+        if entries.get(key) == value:
+            return
+        self.touch(place)
+        if value is None:
+            del entries[key]
+        else:
+            entries[key] = value
+        news = place.news = place.news if place.news is not None else {}
+        news.setdefault(field, {})[key] = value
+
+    def set_value(self, place: Location, name: str, reading: Reading | None) -> None:
+        """Set or (None) remove a reading."""
+        old = place.values.get(name)
+        if reading is None and old is None:
+            return
+        self.touch(place)
+        if old is not None:
+            self._presences[presence_of(old)] -= 1
+        if reading is None:
+            del place.values[name]
+        else:
+            self._presences[presence_of(reading)] += 1
+            place.values[name] = reading
+        if place.pending is None:
+            place.pending = {}
+        place.pending[name] = reading
+
+    # --------------------------------------------------------------------------------------- reading
+
+    def encoded(self, place: Location, *, json: bool) -> bytes:
+        """The bytes of a location's view, encoded only if it changed since the last time."""
+        cache = place.encoded
+        if cache is None:
+            cache = place.encoded = {}
+        data = cache.get(json)
+        if data is None:
+            data = cache[json] = (_encode_json if json else _encode)(place.view)
+        return data
+
+    def take_turn(self) -> tuple[dict[str, LocationChange], list[str]]:
+        """What has changed since the last call: changes by key, and keys that are gone."""
+        changes = {place.key: _change(place) for place in self.turn}
+        removed, self.removed = self.removed, []
+        for place in self.turn:
+            place.dirty, place.pending, place.news = False, None, None
+        self.turn = []
+        return changes, removed
+
+    def quality(self) -> Quality:
+        """Counts of readings by presence, and of hosts by state."""
+        states: dict[str, int] = {}
+        rejoining = 0
+        for host in self.hosts.values():
+            states[host.view.state] = states.get(host.view.state, 0) + 1
+            rejoining += host.rejoining
+        return Quality(
+            value=self._presences[Presence.VALUE],
+            unknown=self._presences[Presence.UNKNOWN],
+            stale=self._presences[Presence.STALE],
+            never_seen=self._presences[Presence.NEVER_SEEN],
+            not_applicable=self._presences[Presence.NOT_APPLICABLE],
+            hosts=dict(sorted(states.items())),
+            rejoining=rejoining,
+        )
+
+    def check(self, places: Iterable[Location] | None = None) -> None:
+        """Assert what is always true; for tests."""
+        counts = dict.fromkeys(Presence, 0)
+        for place in self.locations.values() if places is None else places:
+            assert place.values is place.view.values, place.key
+            assert place.dirty == (place in self.turn), place.key
+            assert place.encoded is None or place.encoded.get(False, _encode(place.view)) == _encode(
+                place.view
+            )
+            owned = [name for feed in place.feeds.values() for name in feed.names]
+            assert len(owned) == len(set(owned)), place.key
+            assert set(owned).isdisjoint(place.static), place.key
+            assert set(place.overlay) <= set(owned), place.key
+            for reading in place.values.values():
+                counts[presence_of(reading)] += 1
+        if places is None:
+            assert counts == self._presences
+
+
+def _change(place: Location) -> LocationChange:
+    """What changed at one location; a new one is told whole."""
+    news = place.news
+    if news is None:
+        return LocationChange(values=place.pending or {})
+    if "new" in news:
+        view = place.view
+        whole: dict[str, Any] = {name: getattr(view, name) for name in _FIELDS}
+        maps: dict[str, Any] = {name: dict(getattr(view, name)) for name in _MAPS}
+        return LocationChange(values=dict(view.values), **whole, **maps)
+    return LocationChange(values=place.pending or {}, **news)
