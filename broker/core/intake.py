@@ -36,6 +36,7 @@ _SCOPES = {
     LocationKind.STORAGE: frozenset({Scope.POOL, Scope.EXTERNAL}),
 }
 STATIC = "static"
+_NUMBERS = frozenset({int, float})
 
 
 class Intake:
@@ -69,12 +70,16 @@ class Intake:
             self.values += len(tick.values)
             for name, value in tick.values.items():
                 bounds = bounds_of(name)
-                if bounds is not None and value.__class__ is (old := values[name]).__class__:
+                if bounds is not None and value.__class__ is (old := values[name]).__class__ is not Absent:
                     if value == old:
                         continue
                     if bounds[0] <= value <= bounds[1]:  # type: ignore[operator]
                         changed[name] = value
                         continue
+                elif self._steady(feed, name, value, values.get(name)):
+                    if value.__class__ is not str or value != values[name]:
+                        changed[name] = value
+                    continue
                 changed.pop(name, None)
                 self._take(place, feed, name, value, now)
         self.reports += 1
@@ -93,6 +98,17 @@ class Intake:
                 supply.turn.append(place)
         if place.overlay:
             self.revive(place, now)
+
+    def _steady(self, feed: Feed, name: str, value: Reading | None, old: Reading | None) -> bool:
+        """Whether a value is good and just as one would expect after `old`: a text, or a number after a
+        number.
+        """
+        bounds = feed.names.get(name, ())
+        if bounds is None:
+            kind = self.types.all[name]
+            return value.__class__ is old.__class__ is str and not value_problem(kind, value)
+        numbers = value.__class__ in _NUMBERS and old.__class__ in _NUMBERS
+        return numbers and bool(bounds) and bounds[0] <= value <= bounds[1]  # type: ignore[operator,misc]
 
     def report_all(self, place: Location, feeds: list[FeedTick], now: float) -> None:
         """Take a whole table: what is not in it is withdrawn."""
@@ -125,8 +141,8 @@ class Intake:
         if reason:
             self._refuse(place, feed, name, value, (reason, words), now=now)
             return
-        if feed.refused:
-            feed.refused.pop(name, None)
+        if feed.refused and feed.refused.pop(name, None) is not None:
+            self.show_state(place, feed)
         if name not in feed.names:
             self._own(place, feed, name)
         if isinstance(value, Absent):

@@ -51,7 +51,9 @@ def test_a_silent_host_is_lost_and_comes_back() -> None:
     world.wait(3)
     seen = world.see("host:node1")
     assert (seen.state, seen.conditions) == ("lost", ["silent"])
-    assert any(isinstance(effect, CutOff) for effect in world.effects), "a dead link must not block the return"
+    assert any(isinstance(effect, CutOff) for effect in world.effects), (
+        "a dead link must not block the return"
+    )
     agent.peer = "node1-again"
     agent.hello()
     agent.report(full=True, fan=1300)
@@ -291,7 +293,7 @@ def test_a_loop_that_stood_still_calls_nobody_silent() -> None:
 
 
 def test_heartbeats_get_rarer_as_hosts_get_many() -> None:
-    many = {f"n{number}": [] for number in range(300)}
+    many: dict[str, list[str]] = {f"n{number}": [] for number in range(300)}
     world = World(config=BrokerFile(heartbeat=1, heartbeats_per_second=100), files=site(groups_of=many))
     assert Agent(world, "n0").hello().heartbeat_ms == 3000
 

@@ -3,7 +3,6 @@
 Every call runs the core's invariants, so that each test of behaviour tests them too.
 """
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,9 +13,9 @@ from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
 from xce.broker.mirror import Mirror
 from xce.model import message as m
+from xce.model.builtin_types import BUILTIN_TYPES
 from xce.model.configuration import BrokerFile
 from xce.model.fact import Fact, KeyAdded
-from xce.model.builtin_types import BUILTIN_TYPES
 from xce.model.resource import Kind, ResourceType
 from xce.model.site import Site
 from xce.model.value import Reading
@@ -254,14 +253,20 @@ class Agent:
         }
         return self.world.ask(self.peer, m.Hello(**{**plain, **changes}))
 
-    def join(self, **values: Reading) -> None:
+    def join(self, **values: Any) -> None:
         """Hello, and everything that is asked for after it."""
         welcome = self.hello()
         assert isinstance(welcome, m.Welcome), welcome
         self.report(full=True, **values)
 
     def report(
-        self, reporter: str = "probe", *, full: bool = False, age_ms: int = 0, run: int = 1, **values: Reading | None
+        self,
+        reporter: str = "probe",
+        *,
+        full: bool = False,
+        age_ms: int = 0,
+        run: int = 1,
+        **values: Reading | None,
     ) -> None:
         self.sequence += 1
         table = self.table.setdefault(reporter, {})
@@ -283,6 +288,3 @@ class Agent:
         plain = {"state": "waiting", "ttl_ms": 40_000}
         state = m.ReporterState(**{**plain, **fields})
         self.world.say(self.peer, m.ReporterNews(reporters={reporter: state}))
-
-
-Check = Callable[[], None]
