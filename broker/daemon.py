@@ -1,8 +1,289 @@
-"""The broker as a process."""
+"""The broker as a process: files, keys, the store, systemd, signals. What it decides is in `core/`.
 
+Anything that is wrong at the start ends it with words on stderr and exit status 1. Later nothing does: files
+that do not fit are refused whole and what was good stays in force, shown as trouble by `xce-broker status`.
+"""
+
+import os
+import resource
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 
-def run(config: Path) -> int:
-    """Not here yet."""
-    raise SystemExit(f"cannot run with {config} yet")
+from xce.broker.audit import Audit
+from xce.broker.background import Background
+from xce.broker.core.ledger import Ledger
+from xce.broker.core.machine import Broker
+from xce.broker.keeping import Keeper
+from xce.broker.logs import log, log_to_stderr
+from xce.broker.server import Server, answered
+from xce.broker.store import Loaded, StoreError
+from xce.broker.store.sqlite import SqliteStore
+from xce.model.configuration import BrokerFile, HostsFile, ResourcesFile
+from xce.model.fact import KeyAdded
+from xce.model.schema import ConfigRefused
+from xce.model.site import Site
+from xce.wire import keys
+from xce.wire.router import ListenError, Router
+from xce.wire.zap import Authenticator
+
+STOP_S = 10.0
+SPARE_FILES = 256
+"""Descriptors for everything that is no peer."""
+
+
+def run(config: Path, *, start_empty: bool = False) -> int:
+    """Serve until TERM or INT; 0 after a clean stop, 1 when it could not start."""
+    log_to_stderr()
+    try:
+        settings = read_config(config)
+        with ExitStack() as stack:
+            Daemon(config, settings, stack, start_empty=start_empty).run()
+    except ConfigRefused as refused:
+        for error in refused.errors:
+            print(f"xce-broker: {error}", file=sys.stderr)
+        return 1
+    except (keys.KeyFileError, ListenError, StoreError, OSError) as error:
+        print(f"xce-broker: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def read_config(path: Path) -> BrokerFile:
+    """broker.yaml; raises `ConfigRefused`, `OSError`."""
+    from xce.model import document  # noqa: PLC0415 - YAML is needed at the start and on SIGHUP only
+
+    return document.load(path.read_text(), str(path), BrokerFile)
+
+
+def read_site(config: BrokerFile) -> Site:
+    """resources.yaml and hosts.yaml, checked together; a file that is not there is an empty one."""
+    from xce.model import document  # noqa: PLC0415 - see above
+    from xce.model.site import check_site, site_of  # noqa: PLC0415
+
+    resources = document.load_placed(_text(config.resources), config.resources, ResourcesFile)
+    hosts = document.load_placed(_text(config.hosts), config.hosts, HostsFile)
+    if errors := check_site(resources, hosts):
+        raise ConfigRefused(errors)
+    return site_of(resources.value, hosts.value)
+
+
+@dataclass
+class _Signals:
+    """What signals have asked for."""
+
+    stop: bool = False
+    reload: bool = False
+
+
+class Daemon:
+    """One start of the broker. Everything that it opens is closed by the stack, in reverse order."""
+
+    def __init__(self, path: Path, config: BrokerFile, stack: ExitStack, *, start_empty: bool) -> None:
+        self.path, self.config, self._stack = path, config, stack
+        self._signals = _Signals()
+        self._notify = _notifier()
+        self._signal_socket = self._catch_signals()
+        self._key = keys.load(Path(config.key), secret=True) if config.listen else None
+        site = read_site(config)
+        self._raise_file_limit()
+        state = Path(config.state_directory)
+        background = Background(say=lambda text: log.warning("%s", text))
+        stack.callback(background.close, STOP_S)
+        self._keeper = Keeper(state, background)
+        self._audit = Audit(config.audit, background)
+        self._background = background
+        store = SqliteStore(state, start_empty=start_empty)
+        stack.callback(store.close, STOP_S)
+        self.broker = self._new_broker(site, store.load())
+        self._server = Server(self.broker, store, self._audit)
+
+    def run(self) -> None:
+        """Serve until a signal says stop."""
+        now = time.monotonic()
+        self._server.begin(self.broker.start(now))
+        self._server.begin(self.broker.add_keys(self._accepted_keys()))
+        zap = Authenticator(self.broker.accepts) if self.config.listen else None
+        if zap is not None:
+            self._stack.callback(zap.close)
+        router = Router(
+            listen=self.config.listen,
+            local=self.config.local,
+            key=self._key,
+            admit=self._server.admit,
+            gone=self._server.ended,
+        )
+        self._stack.callback(router.close)
+        self._server.listen(router, zap)
+        for endpoint in router.endpoints:
+            log.info("listening on %s", endpoint)
+        self._notify(f"READY=1\nSTATUS={self._status()}")
+        self._server.run(self)
+        self._notify("STOPPING=1\nSTATUS=stopping")
+        self._server.finish()
+        self._keeper.keep_all(self.broker)
+
+    # ------------------------------------------------------------------------------- the server's chores
+
+    def fileno(self) -> int:
+        """Readable when there are signals."""
+        return self._signal_socket.fileno()
+
+    def signals(self) -> bool:
+        """Do what signals asked for; False: stop."""
+        if self._signals.reload:
+            self._signals.reload = False
+            self._reload()
+        try:
+            while self._signal_socket.recv(64):
+                pass
+        except BlockingIOError:
+            pass
+        return not self._signals.stop
+
+    def second(self, now: float) -> None:
+        """The watchdog, the state for `systemctl status`, the caches."""
+        self._notify(f"WATCHDOG=1\nSTATUS={self._status()}")
+        trouble = self.broker.questions.trouble
+        for name, words in self._background.faults.items():
+            trouble[f"background {name}"] = words
+        for gone in [key for key in trouble if key.startswith("background ")]:
+            if gone.removeprefix("background ") not in self._background.faults:
+                del trouble[gone]
+        self._keeper.second(self.broker, now)
+
+    # ------------------------------------------------------------------------------------------- start
+
+    def _new_broker(self, site: Site, loaded: Loaded) -> Broker:
+        ledger = Ledger()
+        for fact in loaded.facts:
+            ledger.apply(fact)
+        broker = Broker(
+            self.config,
+            ledger,
+            site,
+            incarnation=secrets.token_hex(4),
+            wall=_wall,
+            now=time.monotonic(),
+            answers=answered(loaded.answers),
+            least_epoch=self._keeper.last_epoch + 1,
+            own_key=self._key.public.decode() if self._key else "",
+            software=_software(),
+            pid=os.getpid(),
+        )
+        self._keeper.restore(broker)
+        return broker
+
+    def _raise_file_limit(self) -> None:
+        """A peer is a descriptor: raise our limit as far as we may, and serve as many peers as it allows."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = self.config.max_peers + SPARE_FILES
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft < limit:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        if limit < wanted:
+            most = max(1, limit - SPARE_FILES)
+            log.warning("serving at most %d peers: only %d files may be open (LimitNOFILE)", most, limit)
+            self.config = msgspec.structs.replace(self.config, max_peers=most)
+
+    def _catch_signals(self) -> socket.socket:
+        ours, wake = socket.socketpair()
+        for end in (ours, wake):
+            end.setblocking(False)
+            self._stack.callback(end.close)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self._stack.callback(signal.set_wakeup_fd, -1)
+
+        def stop(_number: int, _frame: object) -> None:
+            self._signals.stop = True
+
+        def reload(_number: int, _frame: object) -> None:
+            self._signals.reload = True
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGHUP, reload)
+        return ours
+
+    # ------------------------------------------------------------------------------------------ reload
+
+    def _reload(self) -> None:
+        """Take up files that have changed; what does not fit is refused whole and told."""
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        trouble = self.broker.questions.trouble
+        try:
+            config = read_config(self.path)
+            site = read_site(config)
+        except (ConfigRefused, OSError) as error:
+            words = "; ".join(map(str, error.errors)) if isinstance(error, ConfigRefused) else str(error)
+            log.warning("files are refused, the old ones stay in force: %s", words)
+            trouble["files"] = f"files are refused, the old ones stay in force: {words}"
+        else:
+            trouble.pop("files", None)
+            self._server.perform(self.broker.reload(site, time.monotonic(), config=config))
+            log.info("took up broker.yaml, resources.yaml and hosts.yaml")
+        self._server.perform(self.broker.add_keys(self._accepted_keys()))
+        self._notify(f"READY=1\nSTATUS={self._status()}")
+
+    def _accepted_keys(self) -> list[KeyAdded]:
+        """Keys of the directory of accepted ones; those that cannot be used are trouble."""
+        found, problems = keys.load_directory(Path(self.config.accepted_keys))
+        trouble = self.broker.questions.trouble
+        trouble.pop("keys", None)
+        if problems:
+            trouble["keys"] = "; ".join(problems)
+            for problem in problems:
+                log.warning("%s", problem)
+        return [
+            KeyAdded(name=key.name, role=key.role, public=key.public.decode(), hosts=list(key.hosts))
+            for key in found
+        ]
+
+    # ------------------------------------------------------------------------------------------ status
+
+    def _status(self) -> str:
+        quality = self.broker.state.supply.quality()
+        available = quality.hosts.get("available", 0)
+        return f"{available} of {sum(quality.hosts.values())} hosts available"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _wall() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _software() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - needed once
+
+    try:
+        return f"xce-broker {version('xce')}"
+    except PackageNotFoundError:
+        return "xce-broker (not installed)"
+
+
+def _notifier() -> Callable[[str], object]:
+    """What tells systemd; without it, or outside of it, nothing."""
+    if not os.environ.get("NOTIFY_SOCKET"):
+        return lambda _text: None
+    try:
+        from systemd.daemon import notify  # noqa: PLC0415 - only under systemd
+    except ImportError:
+        log.warning("systemd-python is not installed: systemd will not learn that we are ready")
+        return lambda _text: None
+    told: Callable[[str], object] = notify
+    return told

@@ -24,6 +24,14 @@ _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 
+class _Identified(msgspec.Struct):
+    id: str = ""
+
+
+_id = msgspec.msgpack.Decoder(_Identified).decode
+_id_json = msgspec.json.Decoder(_Identified).decode
+
+
 class CodecError(Exception):
     """Bytes that are no message, or a message that has no bytes; `reason` says why in a few words."""
 
@@ -35,6 +43,14 @@ class CodecError(Exception):
 def is_json(data: bytes) -> bool:
     """Whether the sender speaks JSON and should be answered in it."""
     return data[:1] == b"{"
+
+
+def request_id(data: bytes) -> str:
+    """The `id` of a message that is otherwise wrong, so that its sender learns which; '' without one."""
+    try:
+        return (_id_json(data) if data[:1] == b"{" else _id(data)).id[:128]
+    except _REFUSALS:
+        return ""
 
 
 def encode(message: msgspec.Struct) -> bytes:

@@ -1,8 +1,8 @@
 """The last known readings, on their way to and from the cache file that survives a restart.
 
 Not durable and not trusted more than it should be: a cache that is missing costs nothing but the sight of old
-values. Ages are kept as ages: what was old when it was written is older now by the time that has passed
-since, as far as that is known (`Elapsed`), and never younger.
+values. Times in it are of its writer's monotonic clock; the reader shifts them by what the store found out
+about the time between the two, so that nothing gets younger.
 """
 
 import msgspec
@@ -13,17 +13,6 @@ from xce.model.instance import InventoryRef
 from xce.model.message import ReporterState
 from xce.model.supply import HostState
 from xce.model.value import Absent, Reading
-
-FORMAT = 1
-
-
-class Head(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Begin of a cache: when it was written, by two clocks."""
-
-    format: int
-    boot_id: str
-    monotonic_s: float
-    wall_s: float
 
 
 class CachedFeed(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -55,18 +44,6 @@ class CachedBodies(msgspec.Struct, kw_only=True):
     key: str
     refs: dict[str, InventoryRef]
     bodies: dict[str, msgspec.Raw]
-
-
-def elapsed_s(head: Head, *, boot_id: str, monotonic_s: float, wall_s: float) -> float:
-    """How long ago a cache was written, in seconds; never less than 0.
-
-    On the same boot the monotonic clock says it. After another boot only wall time is left: where it was set
-    back, the cache is taken for as old as it was when it was written, and its readings turn stale by their
-    own ttl from there.
-    """
-    if head.boot_id == boot_id:
-        return max(0.0, monotonic_s - head.monotonic_s)
-    return max(0.0, wall_s - head.wall_s)
 
 
 def cached(place: Location) -> CachedPlace:

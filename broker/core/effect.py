@@ -29,7 +29,7 @@ class Persist(msgspec.Struct, frozen=True):
     ticket: int
     facts: list[Fact]
     answer: Answered | None = None
-    """The answer that the order's op_id has from now on; durable together with the facts."""
+    """The answer that an order has from now on; durable together with the facts, or alone."""
 
 
 class CutOff(msgspec.Struct, frozen=True):
@@ -41,17 +41,16 @@ class CutOff(msgspec.Struct, frozen=True):
 class Audit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One mutating call and what became of it."""
 
-    at: str
-    by: str
-    """`ROLE:NAME` of who asked."""
-    address: str
-    call: str
-    op_id: str
-    about: str
+    who: str
+    role: str
+    operation: str
+    target: str
     """What it was about, in words."""
+    op_id: str
     result: str
-    """`done`, or the code of the refusal."""
+    """`ok`, or the code of the refusal."""
     revision: int = 0
+    address: str = ""
 
 
 class Note(msgspec.Struct, frozen=True):

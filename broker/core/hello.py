@@ -18,6 +18,8 @@ from xce.model.configuration import Discovered
 from xce.model.role import Role
 from xce.model.supply import name_problem
 
+JOINS = 50_000
+"""Facts of joining that may wait for the disk."""
 LOCAL_KEY = "local"
 """Stands in the ledger for a host that joined over the local socket."""
 
@@ -71,7 +73,7 @@ class Hellos:
         state, hosts = self.state, self.state.hosts
         name = hello.name
         if (reason := hosts.released(name)) is not None:
-            hint = "add it again with: xce-broker hosts add"
+            hint = "add it again with: xce-broker host add"
             state.refuse(peer, "released", f"host {name} was released: {reason}", hint=hint, retry_s=60)
             return
         if not hosts.expected(name) and state.config.discovered is Discovered.REFUSE:
@@ -178,6 +180,8 @@ class Hellos:
             record = ledger.hosts.get(host.name)
             if record is not None and (record.key, record.machine_id) == (key, hello.machine_id):
                 return
+        if self.state.journal.fault or len(self.state.journal) > JOINS:
+            return  # it will be one at the next hello
         joined = facts.HostJoined(host=host.name, key=key, machine_id=hello.machine_id)
         self.state.out.append(self.state.journal.persist([joined], by=peer.title))
 

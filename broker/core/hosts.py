@@ -28,7 +28,6 @@ from xce.model.supply import (
 )
 
 UNKNOWN_OWNER = "broker:unknown-host"
-RECOVERING_OWNER = "broker:recovering"
 RIVAL_SHOWN_S = 120.0
 """How long a refused duplicate is shown after its last attempt."""
 
@@ -40,10 +39,10 @@ class Hosts:
         self.supply, self.ledger, self.site = supply, ledger, site
         self.admit = admit
         """Discovered hosts are let in without being asked for."""
+        self.syncs = 0
+        """Whole tables that were taken."""
         self.rivals: set[Host] = set()
         """Hosts that show a duplicate."""
-        self.recovering = ""
-        """Why everything is held, '' when nothing is wrong."""
 
     # -------------------------------------------------------------------------------------- existence
 
@@ -108,6 +107,7 @@ class Hosts:
     def synced(self, host: Host) -> None:
         """Its whole table has been taken."""
         host.synced = True
+        self.syncs += 1
         self.step(host, HostEvent.SYNCED)
 
     def fell_silent(self, host: Host) -> None:
@@ -183,11 +183,9 @@ class Hosts:
         if isinstance(place, Host) and self.unknown(place):
             held[UNKNOWN_OWNER] = Hold(
                 owner=UNKNOWN_OWNER,
-                reason=f"nobody expects this host; xce-broker hosts admit {place.name}",
+                reason=f"nobody expects this host; xce-broker host admit {place.name}",
                 ends=HoldEnds.OWNER,
             )
-        if self.recovering:
-            held[RECOVERING_OWNER] = Hold(owner=RECOVERING_OWNER, reason=self.recovering, ends=HoldEnds.OWNER)
         return [held[owner] for owner in sorted(held)]
 
     def unknown(self, host: Host) -> bool:

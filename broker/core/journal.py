@@ -3,6 +3,7 @@
 Two ledgers: `ledger` has what is durable and is all that anybody sees; `draft` has what will be, once
 everything that was handed to the store is on the disk, and is what new orders are judged against. If the
 store fails, everything that waits is refused with `not-durable`, and the draft starts again from the ledger.
+While the store says that it cannot write (`fault`), orders are refused with its words and nothing is tried.
 """
 
 from collections import OrderedDict
@@ -40,15 +41,15 @@ class Journal:
         self.ledger = ledger
         self.draft = ledger.copy()
         self.wall = wall
-        self.trouble = ""
-        """Why the newest facts could not be made durable; '' when they could."""
+        self.fault = ""
+        """Why nothing can be made durable at present, as the store says; '' when all is well."""
         self._ticket = 0
         self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
-        self._answers: OrderedDict[tuple[str, str], Answered] = OrderedDict()
+        self._answers: OrderedDict[str, Answered] = OrderedDict()
         for answer in answers:
             self._remember(answer)
-        self._asked: dict[tuple[str, str], int] = {}
-        """Orders that wait, by who and op_id, and their tickets."""
+        self._asked: dict[str, int] = {}
+        """Tickets of the orders that wait, by the key of their answer."""
 
     def __len__(self) -> int:
         """How many tickets are with the store."""
@@ -76,11 +77,11 @@ class Journal:
             self.draft.apply(fact)
             facts.append(fact)
         revision = self.draft.revision
-        answer = Answered(by, op_id, request, revision) if op_id else None
+        answer = Answered(answer_key(by, op_id), request, revision) if op_id else None
         self._ticket += 1
         self._waiting[self._ticket] = _Waiting(facts, answer, done(revision), failed or [])
         if answer is not None:
-            self._asked[by, op_id] = self._ticket
+            self._asked[answer.key] = self._ticket
         return Persist(self._ticket, facts, answer)
 
     def answered(self, by: str, op_id: str, request: str, peer: Peer) -> list[Effect] | None:
@@ -88,8 +89,9 @@ class Journal:
 
         Raises `Refusal` if the id was given to another order.
         """
-        waiting = self._waiting.get(self._asked.get((by, op_id), 0))
-        answer = waiting.answer if waiting is not None else self._answers.get((by, op_id))
+        key = answer_key(by, op_id)
+        waiting = self._waiting.get(self._asked.get(key, 0))
+        answer = waiting.answer if waiting is not None else self._answers.get(key)
         if answer is None:
             return None
         if answer.request != request:
@@ -115,7 +117,7 @@ class Journal:
             effects += waiting.done
             if waiting.answer is not None:
                 self._remember(waiting.answer)
-                del self._asked[waiting.answer.by, waiting.answer.op_id]
+                del self._asked[waiting.answer.key]
                 revision = waiting.answer.revision
                 effects += [Send(peer, Done(id=op_id, revision=revision)) for peer, op_id in waiting.also]
         return facts, effects
@@ -136,9 +138,14 @@ class Journal:
         return list(found), effects
 
     def _remember(self, answer: Answered) -> None:
-        self._answers[answer.by, answer.op_id] = answer
+        self._answers[answer.key] = answer
         while len(self._answers) > ANSWERS:
             self._answers.popitem(last=False)
+
+
+def answer_key(by: str, op_id: str) -> str:
+    """What the store remembers an answer by."""
+    return f"{by} {op_id}"
 
 
 def request_digest(order: object) -> str:

@@ -60,8 +60,8 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Answered(msgspec.Struct, frozen=True):
     """An order that was carried out: the same order by the same peer is answered the same."""
 
-    by: str
-    op_id: str
+    key: str
+    """`ROLE:NAME` of the peer and its op_id: two peers may choose the same."""
     request: str
     """Digest of the request."""
     revision: int

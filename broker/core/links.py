@@ -3,7 +3,7 @@
 import msgspec
 
 from xce.broker.core import access
-from xce.broker.core.effect import CutOff, Send
+from xce.broker.core.effect import Send
 from xce.broker.core.location import NEVER, Host
 from xce.broker.core.peer import Peer
 from xce.broker.core.state import State
@@ -114,7 +114,7 @@ class Links:
     def declare(self, peer: Peer, declare: m.Declare, _now: float) -> None:
         """Types of NAME.yaml files: known, new or in conflict with the cluster's."""
         answers: dict[str, str] = {}
-        admitted: list[facts.Change] = []
+        admitted: list[facts.TypeAdmitted] = []
         for origin, kinds in declare.types.items():
             for kind in kinds:
                 if kind.name not in answers:
@@ -129,8 +129,12 @@ class Links:
         if not admitted:
             self.state.send(peer, done)
             return
-        later = "cannot be made durable now, ask again"
-        failed = m.Declared(types={name: problem or later for name, problem in answers.items()})
+        asked = {kind.type.name for kind in admitted}
+        later = f"not admitted: {self.state.journal.fault or 'the broker could not record it'}"
+        failed = m.Declared(types={name: later if name in asked else why for name, why in answers.items()})
+        if self.state.journal.fault:
+            self.state.send(peer, failed)
+            return
         self.state.out.append(
             self.state.journal.persist(
                 admitted, by=peer.title, done=lambda _: [Send(peer, done)], failed=[Send(peer, failed)]
@@ -192,9 +196,7 @@ class Links:
     def leave(self, peer: Peer) -> None:
         """End the connection of an agent that was replaced or fell silent."""
         self.gone(peer)
-        peer.cut = True
-        peer.allowed = frozenset()
-        self.state.out.append(CutOff(peer))
+        self.state.cut(peer)
 
     def released(self, host: Host) -> None:
         """A host was released: its agent is told and nothing of it is left but its name."""

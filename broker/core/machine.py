@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from xce.broker.core import access
-from xce.broker.core.effect import Audit, CutOff, Effect, Send, SendBytes
+from xce.broker.core.effect import Audit, Effect, Send, SendBytes
 from xce.broker.core.hello import Hellos
 from xce.broker.core.journal import Journal, request_digest
 from xce.broker.core.ledger import Answered, Ledger
@@ -26,13 +26,16 @@ from xce.broker.core.sitemap import SiteMap
 from xce.broker.core.state import State
 from xce.model import fact as facts
 from xce.model import message as m
-from xce.model.configuration import BrokerFile
+from xce.model.configuration import BrokerFile, Discovered
 from xce.model.fact import Fact
 from xce.model.role import Role
 from xce.model.site import Site
 
 STALL_S = 5.0
 """The loop was away for longer: nobody is called silent until everybody had the time to be heard again."""
+
+WAITING = 10_000
+"""Orders that may wait for the disk."""
 
 _NOTHING: list[Effect] = []
 
@@ -50,6 +53,7 @@ class Broker:
         wall: Callable[[], str],
         now: float,
         answers: Iterable[Answered] = (),
+        least_epoch: int = 1,
         own_key: str = "",
         software: str = "",
         pid: int = 0,
@@ -58,7 +62,8 @@ class Broker:
         start.
         """
         journal = Journal(ledger, answers, wall)
-        self.state = State(config, site, journal, incarnation=incarnation, wall=wall)
+        epoch = max(ledger.epoch + 1, least_epoch)
+        self.state = State(config, site, journal, epoch=epoch, incarnation=incarnation, wall=wall)
         self.own_key = own_key
         self.links = Links(self.state)
         self.hellos = Hellos(self.state, self.links)
@@ -82,7 +87,7 @@ class Broker:
     def start(self, now: float) -> list[Effect]:
         """Begin the reign; nothing may be served before its ticket is committed."""
         self.state.supply.take_turn()  # everything so far is in the first snapshot
-        epoch = facts.EpochStarted(epoch=self.state.journal.draft.epoch + 1)
+        epoch = facts.EpochStarted(epoch=self.state.changes.epoch)
         self.state.out.append(self.state.journal.persist([epoch]))
         grace = now + self.state.config.rejoin
         for host in self.state.supply.hosts.values():
@@ -105,7 +110,7 @@ class Broker:
             self.state.refuse(
                 peer, "busy", f"the broker serves {limit} peers already (max_peers)", retry_s=spread
             )
-            self._cut(peer)
+            self.state.cut(peer)
             return self._effects()
         self.state.peers[peer] = None
         if not peer.key:
@@ -115,7 +120,7 @@ class Broker:
             record = self.state.journal.ledger.good_key(peer.key)
             if record is None or record.role not in set(Role):
                 self.state.refuse(peer, "role", "this key is not known any more", retry_s=60)
-                self._cut(peer)
+                self.state.cut(peer)
                 return self._effects()
             peer.role, peer.name = Role(record.role), record.name
         needs_hello = bool(peer.key) and peer.role in access.NEEDS_HELLO
@@ -221,6 +226,12 @@ class Broker:
             if before is not None:
                 self.state.out += before
                 return
+            if journal.fault:
+                raise Refusal("not-durable", journal.fault, NOT_DURABLE_HINT)
+            if len(journal) >= WAITING:
+                raise Refusal(
+                    "busy", f"{WAITING} orders wait for the broker's disk already", "ask again later"
+                )
             changes = decide(order, Caller(peer.role, peer.name), self._situation())
         except Refusal as refusal:
             self._refused(peer, order, refusal)
@@ -229,7 +240,7 @@ class Broker:
         def done(revision: int) -> list[Effect]:
             return [
                 Send(peer, m.Done(id=order.id, revision=revision)),
-                self._audit(peer, order, "done", revision),
+                self._audit(peer, order, "ok", revision),
             ]
 
         failed: list[Effect] = [
@@ -247,14 +258,14 @@ class Broker:
 
     def _audit(self, peer: Peer, order: m.Order, result: str, revision: int = 0) -> Audit:
         return Audit(
-            at=self.state.wall(),
-            by=peer.title,
-            address=peer.address,
-            call=str(order.__struct_config__.tag),
+            who=peer.name,
+            role=peer.role.value if peer.role else "",
+            operation=str(order.__struct_config__.tag),
+            target=about(order),
             op_id=order.id,
-            about=about(order),
             result=result,
             revision=revision,
+            address=peer.address,
         )
 
     def _situation(self) -> Situation:
@@ -304,26 +315,24 @@ class Broker:
 
     def committed(self, ticket: int, now: float) -> list[Effect]:
         """Everything up to a ticket is durable."""
-        journal = self.state.journal
-        news, effects = journal.committed(ticket)
-        if journal.trouble:
-            journal.trouble = ""
-            self.state.note("facts can be made durable again", fault=False)
+        news, effects = self.state.journal.committed(ticket)
         self._show(news, now)
         self.state.out += effects
         return self._effects()
 
-    def not_durable(
-        self, reason: str, found: Sequence[Fact], answers: Sequence[Answered], now: float
-    ) -> list[Effect]:
-        """The store failed with everything that it was given; `found` is durable all the same."""
-        journal = self.state.journal
-        if not journal.trouble:
-            self.state.note(f"cannot make facts durable: {reason}", fault=True)
-        journal.trouble = f"cannot make facts durable: {reason}"
-        news, effects = journal.lost(found, answers)
+    def not_durable(self, found: Sequence[Fact], answers: Sequence[Answered], now: float) -> list[Effect]:
+        """The store failed with everything that it was given; what was `found` is durable all the same."""
+        news, effects = self.state.journal.lost(found, answers)
         self._show(news, now)
         self.state.out += effects
+        return self._effects()
+
+    def fault(self, words: str) -> list[Effect]:
+        """Why nothing can be made durable at present; '' when it can."""
+        journal = self.state.journal
+        if bool(words) != bool(journal.fault):
+            self.state.note(words or "facts can be made durable again", fault=bool(words))
+        journal.fault = words
         return self._effects()
 
     def _show(self, news: Sequence[Fact], now: float) -> None:
@@ -335,26 +344,21 @@ class Broker:
     def _revoked(self, change: facts.KeyRevoked) -> None:
         for peer in [peer for peer in self.state.peers if peer.key == change.public]:
             self.state.refuse(peer, "role", f"this key was revoked: {change.reason}", retry_s=60)
-            self.links.gone(peer)
-            self.state.changes.gone(peer)
-            self.state.snapshots.gone(peer)
-            self._cut(peer)
+            self.links.leave(peer)
 
-    def reload(self, site: Site, now: float) -> list[Effect]:
-        """The site's files have changed."""
+    def reload(self, site: Site, now: float, *, config: BrokerFile | None = None) -> list[Effect]:
+        """The site's files have changed, and perhaps the broker's settings.
+
+        Of the settings those take effect that are looked at when they are needed; sockets, keys and the
+        length of the ring stay as they were at the start.
+        """
+        if config is not None:
+            self.state.config = config
+            self.state.hosts.admit = config.discovered is Discovered.ADMIT
         self.sitemap.reload(site, now)
         return self._effects()
 
-    def recovering(self, reason: str) -> list[Effect]:
-        """Hold everything, because facts may be missing; '' ends it."""
-        self.sitemap.recovering(reason)
-        return self._effects()
-
     # ----------------------------------------------------------------------------------------- helpers
-
-    def _cut(self, peer: Peer) -> None:
-        peer.cut, peer.allowed = True, frozenset()
-        self.state.out.append(CutOff(peer))
 
     def _effects(self) -> list[Effect]:
         effects, self.state.out = self.state.out, []

@@ -221,6 +221,7 @@ class Questions:
         return {
             "reports": state.intake.reports,
             "values": state.intake.values,
+            "syncs": state.hosts.syncs,
             "deltas": state.changes.sequence,
             "watchers_cut": state.changes.cut,
             **state.counts,
@@ -230,7 +231,7 @@ class Questions:
 
     def troubles(self) -> list[str]:
         """What needs an admin, in words."""
-        own = [self.state.journal.trouble, self.state.hosts.recovering, *self.trouble.values()]
+        own = [self.state.journal.fault, *self.trouble.values()]
         return [words for words in own if words]
 
     def _keys(self, peer: Peer, request: m.KeysRequest, _now: float) -> None:

@@ -82,13 +82,6 @@ class SiteMap:
             self.state.hosts.show(host)
             self.state.note(f"host {host.name} has no duplicate any more", fault=False)
 
-    def recovering(self, reason: str) -> None:
-        """Hold everything; '' ends it."""
-        if reason != self.state.hosts.recovering:
-            self.state.hosts.recovering = reason
-            for place in self.state.supply.locations.values():
-                self.state.supply.set(place, holds=self.state.hosts.holds(place))
-
     # ------------------------------------------------------------------------------------------- parts
 
     def _host_fact(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from xce.broker.core.changes import Changes
-from xce.broker.core.effect import Effect, Note, Send
+from xce.broker.core.effect import CutOff, Effect, Note, Send
 from xce.broker.core.external import Externals
 from xce.broker.core.hosts import Hosts
 from xce.broker.core.intake import Intake
@@ -25,7 +25,14 @@ class State:
     """Everything the broker knows. No part of it does anything by itself."""
 
     def __init__(
-        self, config: BrokerFile, site: Site, journal: Journal, *, incarnation: str, wall: Callable[[], str]
+        self,
+        config: BrokerFile,
+        site: Site,
+        journal: Journal,
+        *,
+        epoch: int,
+        incarnation: str,
+        wall: Callable[[], str],
     ) -> None:
         self.config, self.site, self.journal, self.wall = config, site, journal, wall
         self.supply = SupplyMap()
@@ -33,7 +40,7 @@ class State:
         self.intake = Intake(self.supply, self.types)
         self.externals = Externals(self.supply, self.intake)
         self.hosts = Hosts(self.supply, journal.ledger, site, admit=config.discovered is Discovered.ADMIT)
-        self.changes = Changes(journal.ledger.epoch + 1, incarnation, keep=config.keep_deltas)
+        self.changes = Changes(epoch, incarnation, keep=config.keep_deltas)
         self.snapshots = Snapshots(self.supply)
         self.peers: dict[Peer, None] = {}
         self.counts: Counter[str] = Counter()
@@ -52,6 +59,14 @@ class State:
         """Refuse a peer, and count it."""
         self.counts[f"refused.{code}"] += 1
         self.send(peer, Refused(code=code, message=message, hint=hint, retry_s=retry_s))
+
+    def cut(self, peer: Peer) -> None:
+        """End a peer's connection. What it says from now on is not heard, and nothing more is sent to it."""
+        peer.cut, peer.allowed = True, frozenset()
+        self.peers.pop(peer, None)
+        self.changes.gone(peer)
+        self.snapshots.gone(peer)
+        self.out.append(CutOff(peer))
 
     def scold(self, peer: Peer, now: float) -> bool:
         """Whether a peer may be told now that it does something wrong."""

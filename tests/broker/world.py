@@ -150,7 +150,8 @@ class World:
     def fail(self, reason: str = "no space left on device") -> None:
         """The store cannot write."""
         self.waiting.clear()
-        self._take(self.broker.not_durable(reason, [], [], self.now))
+        self._take(self.broker.not_durable([], [], self.now))
+        self._take(self.broker.fault(reason))
         self.turn()
 
     def restart(self, *, after_s: float = 5, files: Site | None = None) -> "World":

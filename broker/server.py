@@ -1,0 +1,353 @@
+"""The broker's loop: sockets and the store on one side, the pure core on the other. No decisions.
+
+A turn takes in what is there (at most 512 messages), lets the core publish once, hands all facts of the turn
+to the store as one batch, and sleeps until something comes. When messages come thick, it rests a few
+milliseconds between turns without looking at them: each wake-up costs more than a message does. Answers of
+the store end a rest.
+
+An exception out of the core is a bug. It costs the message that caused it, is counted and told, and ends
+nothing.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+import zmq
+
+from xce.broker.audit import Audit as AuditLog
+from xce.broker.core.effect import Audit, CutOff, Effect, Note, Persist, Send, SendBytes
+from xce.broker.core.ledger import Answered
+from xce.broker.core.machine import Broker
+from xce.broker.core.peer import Peer
+from xce.broker.logs import log
+from xce.broker.store import Batch, Store, StoreError
+from xce.model.message import Done
+from xce.wire import codec
+from xce.wire.router import TURN, Router, Sent, Stranger
+from xce.wire.zap import Authenticator
+
+REST_MS = 3
+BUSY_PER_S = 200
+"""Messages per second from which the loop rests between turns."""
+PACE_S = 0.05
+"""Over which the rate is measured."""
+CUT_AFTER_S = 0.5
+"""A peer that is cut off gets this long to receive why."""
+FREEZE_AFTER = 1000
+"""Hosts that were synced anew after which what is held counts as there to stay."""
+START_S = 60.0
+
+
+class Chores(Protocol):
+    """What the daemon does beside serving."""
+
+    def second(self, now: float) -> None:
+        """About once a second: the watchdog, the cache."""
+
+    def signals(self) -> bool:
+        """What signals asked for; False: stop."""
+
+    def fileno(self) -> int:
+        """Readable when there are signals."""
+
+
+class Server:
+    """Runs one core until it is told to stop."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        store: Store,
+        audit: AuditLog,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.broker, self.store, self.audit, self.clock = broker, store, audit, clock
+        self.router: Router[Peer] | None = None
+        self.zap: Authenticator | None = None
+        self._persists: list[Persist] = []
+        """Of this turn."""
+        self._ended: list[Peer] = []
+        """Peers whose connection has ended, and the core does not know yet."""
+        self._cuts: list[tuple[float, Peer]] = []
+        self._encoded: tuple[msgspec.Struct, bool, bytes] | None = None
+        """The document that was encoded last: news go to many peers."""
+        self._fault = ""
+        self._bugs: set[str] = set()
+        self._synced = 0
+        broker.questions.outside = self._counters
+
+    # -------------------------------------------------------------------------------------- start, end
+
+    def begin(self, effects: Iterable[Effect]) -> None:
+        """Make the start durable before anybody is served; raises `StoreError`."""
+        self.perform(effects)
+        deadline = self.clock() + START_S
+        while len(self.broker.state.journal):
+            self._submit()
+            zmq.zmq_poll([(self.store.fileno(), zmq.POLLIN)], 100)
+            self._stored()
+            if self._fault or self.clock() > deadline:
+                raise StoreError(self._fault or f"the disk did not answer within {START_S:g} s")
+
+    def listen(self, router: Router[Peer], zap: Authenticator | None) -> None:
+        """Serve these sockets from now on. `router` must have been given `admit` and `ended`."""
+        self.router, self.zap = router, zap
+
+    def admit(self, stranger: Stranger) -> Peer:
+        """A connection has spoken for the first time."""
+        peer = Peer(
+            stranger.routing_id,
+            key=stranger.user,
+            address=stranger.address,
+            uid=stranger.uid,
+            now=self.clock(),
+        )
+        self.perform(self.broker.connected(peer))
+        return peer
+
+    def ended(self, peer: Peer) -> None:
+        """A connection has ended; the core is told when it is not in the middle of something."""
+        self._ended.append(peer)
+
+    def run(self, chores: Chores) -> None:
+        """Serve until a signal says stop."""
+        router, zap = self.router, self.zap
+        assert router is not None, "internal error: run before listen"
+        everything, resting = zmq.Poller(), zmq.Poller()
+        for poller in (everything, resting):
+            poller.register(self.store.fileno(), zmq.POLLIN)
+            poller.register(chores.fileno(), zmq.POLLIN)
+            if zap is not None:
+                poller.register(zap.socket, zmq.POLLIN)
+        everything.register(router.socket, zmq.POLLIN)
+        everything.register(router.monitor, zmq.POLLIN)
+        pace = _Pace(self.clock())
+        following = self.clock() + 1
+        gc.collect()
+        gc.freeze()
+        # A full collection over ten thousand hosts takes 100 ms, and the core makes no cycles that outlive a
+        # turn.
+        gc.set_threshold(10_000, 20, 1_000_000)
+        while chores.signals():
+            now = self.clock()
+            if now >= following:
+                following = now + 1
+                self._second(now)
+                chores.second(now)
+            wait_ms = 0 if self.broker.busy() else max(1, int((following - now) * 1000))
+            ready = dict(everything.poll(wait_ms))
+            if zap is not None and zap.socket in ready:
+                zap.serve()
+            if router.monitor in ready:
+                router.serve_monitor()
+            taken = self._take(router) if router.socket in ready else 0
+            if self.store.fileno() in ready:
+                self._stored()
+            self._turn()
+            if taken < TURN and pace.fast(taken, self.clock()) and not self.broker.busy():
+                self._rest(resting)
+
+    def _rest(self, resting: zmq.Poller) -> None:
+        ready = dict(resting.poll(REST_MS))
+        if self.zap is not None and self.zap.socket in ready:
+            self.zap.serve()
+        if self.store.fileno() in ready:
+            self._stored()
+            self._submit()
+
+    def finish(self) -> None:
+        """Tell the store everything that is still here."""
+        self._submit()
+
+    # ------------------------------------------------------------------------------------------- turns
+
+    def _take(self, router: Router[Peer]) -> int:
+        """One drain of the socket."""
+        now = self.clock()
+        handle, decode = self.broker.handle, codec.decode_for_broker
+        messages = router.receive()
+        for peer, data in messages:
+            try:
+                message = decode(data)
+                peer.json = data[0] == 0x7B
+                effects = handle(peer, message, now)
+            except codec.CodecError as error:
+                peer.json = codec.is_json(data)
+                effects = self.broker.rubbish(peer, error.reason, codec.request_id(data), now)
+            except Exception as error:  # noqa: BLE001 - a bug must cost one message, not the cluster
+                self._bug(error)
+                continue
+            if effects:
+                self.perform(effects)
+        return len(messages)
+
+    def _turn(self) -> None:
+        """The end of a turn: publish, hand facts to the store, forget who is gone."""
+        self._guard(lambda: self.broker.turn(self.clock()))
+        while self._ended:
+            peer = self._ended.pop()
+            self._guard(lambda peer=peer: self.broker.gone(peer))  # type: ignore[misc]
+        if self._persists:
+            self._submit()
+
+    def _second(self, now: float) -> None:
+        self._guard(lambda: self.broker.second(now))
+        if self.router is not None:
+            for due, peer in self._cuts:
+                if due <= now:
+                    self.router.cut(peer.routing_id)
+            self._cuts = [(due, peer) for due, peer in self._cuts if due > now]
+        if self.zap is not None:
+            for address, key in self.zap.news:
+                log.warning("rejected a connection from %s: key %s is not known", address, key.decode())
+            self.zap.news.clear()
+        synced = self.broker.state.hosts.syncs
+        if synced - self._synced >= FREEZE_AFTER:
+            self._synced = synced
+            gc.freeze()
+        self.audit.flush()
+
+    def _guard(self, call: Callable[[], list[Effect]]) -> None:
+        try:
+            self.perform(call())
+        except Exception as error:  # noqa: BLE001 - see above
+            self._bug(error)
+
+    def _bug(self, error: Exception) -> None:
+        self.broker.state.counts["internal_errors"] += 1
+        what = f"{type(error).__name__}: {error}"
+        if what not in self._bugs and len(self._bugs) < 100:
+            self._bugs.add(what)
+            log.error("internal error: %s", what, exc_info=error)
+            self.broker.questions.trouble["internal"] = f"internal error, see the log: {what}"
+
+    # ----------------------------------------------------------------------------------------- effects
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Do what the core wants done."""
+        for effect in effects:
+            match effect:
+                case SendBytes():
+                    self._send(effect, effect.data)
+                case Send():
+                    self._send(effect, self._bytes(effect))
+                case Persist():
+                    self._persists.append(effect)
+                case CutOff():
+                    self._cuts.append((self.clock() + CUT_AFTER_S, effect.peer))
+                case Audit():
+                    self._audit(effect)
+                case Note():
+                    (log.warning if effect.fault else log.info)("%s", effect.text)
+
+    def _send(self, effect: Send | SendBytes, data: bytes) -> None:
+        if self.router is not None and self.router.send(effect.peer.routing_id, data) is Sent.FULL:
+            self.perform(self.broker.undelivered(effect))
+
+    def _bytes(self, effect: Send) -> bytes:
+        document, json = effect.document, effect.peer.json
+        if self._encoded is None or self._encoded[0] is not document or self._encoded[1] is not json:
+            data = codec.encode_json(document) if json else codec.encode(document)
+            self._encoded = (document, json, data)
+        return self._encoded[2]
+
+    def _audit(self, effect: Audit) -> None:
+        self.audit.record(
+            who=effect.who,
+            role=effect.role,
+            operation=effect.operation,
+            target=effect.target,
+            op_id=effect.op_id,
+            result=effect.result,
+            revision=effect.revision,
+            address=effect.address,
+        )
+
+    # ------------------------------------------------------------------------------------------- store
+
+    def _submit(self) -> None:
+        """All facts of the turn as one batch. While too many wait, they wait here: orders are bounded by the
+        core.
+        """
+        if not self._persists:
+            return
+        facts = [fact for persist in self._persists for fact in persist.facts]
+        answers = {
+            persist.answer.key: (
+                persist.answer.request,
+                codec.encode(Done(id="", revision=persist.answer.revision)),
+            )
+            for persist in self._persists
+            if persist.answer is not None
+        }
+        if self.store.submit(Batch(facts, answers), self._persists[-1].ticket):
+            self._persists.clear()
+
+    def _stored(self) -> None:
+        """What the store has to say."""
+        now = self.clock()
+        outcomes = self.store.completed()
+        failed = False
+        for outcome in outcomes:
+            if outcome.error is None:
+                self._guard(lambda ticket=outcome.token: self.broker.committed(ticket, now))  # type: ignore[misc]
+            else:
+                failed = True
+        if failed:
+            self._lost(now)
+        if self.store.fault != self._fault:
+            self._fault = self.store.fault
+            self._guard(lambda: self.broker.fault(self._fault))
+
+    def _lost(self, now: float) -> None:
+        """The store failed with all that it had: what is on the disk all the same?"""
+        self._persists.clear()
+        revision = self.broker.state.journal.ledger.revision
+        try:
+            loaded = self.store.load()
+        except StoreError as error:
+            log.error("%s", error)
+            found, answers = [], []
+        else:
+            found = [fact for fact in loaded.facts if fact.revision > revision]
+            answers = [one for one in answered(loaded.answers) if one.revision > revision]
+        self._guard(lambda: self.broker.not_durable(found, answers, now))
+
+    def _counters(self) -> dict[str, int]:
+        counters: dict[str, int] = {}
+        if self.router is not None:
+            counters |= {f"dropped.{what}": count for what, count in self.router.dropped.items()}
+            counters["connections"] = len(self.router)
+        if self.zap is not None:
+            counters["refused.key"] = self.zap.refused.total()
+        return counters
+
+
+class _Pace:
+    """How many messages come, over the last moments."""
+
+    def __init__(self, now: float) -> None:
+        self._since, self._count, self._fast = now, 0, False
+
+    def fast(self, taken: int, now: float) -> bool:
+        """Whether they come thick."""
+        self._count += taken
+        passed = now - self._since
+        if passed >= PACE_S:
+            self._fast = self._count / passed >= BUSY_PER_S
+            self._since, self._count = now, 0
+        return self._fast
+
+
+def answered(answers: dict[str, tuple[str, bytes]]) -> list[Answered]:
+    """Remembered answers in the core's form, oldest first."""
+    found = []
+    for key, (request, data) in answers.items():
+        answer = codec.decode_from_broker(data)
+        if isinstance(answer, Done):
+            found.append(Answered(key, request, answer.revision))
+    return found
