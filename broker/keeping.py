@@ -17,7 +17,7 @@ from xce.broker.store import cache as caches
 
 KEEP_S = 60.0
 SLICE, STEPS = 200, 30
-"""So many locations are put together in one go (about a millisecond), or what makes it so many steps in all."""
+"""So many locations in one go (about a millisecond), or more where that would take more steps."""
 
 
 class _About(msgspec.Struct, omit_defaults=True):

@@ -22,7 +22,7 @@ class _Levels(logging.Formatter):
 
 
 class _Bounded(logging.Filter):
-    """At most `LINES` lines in `SECONDS`; what is left out is counted in the next line that is let through."""
+    """At most `LINES` lines in `SECONDS`; the next line let through says how many were left out."""
 
     LINES, SECONDS = 200, 10.0
 
