@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from xce.linux.users import User
 from xce.model import document, instance, resource
-from xce.model.configuration import ReporterSettings
+from xce.model.configuration import AgentReporters, Mode, ReporterSettings
 from xce.model.value import Presence
-from xce.reporters import contract, frame, inventory
+from xce.reporters import cage, contract, directory, frame, inventory, run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONTRACT = (DOCS / "reporter-contract.md").read_text()
@@ -62,6 +63,9 @@ def test_the_limits_are_the_codes() -> None:
     assert numbers(limits, "instances") == [instance.INSTANCES, instance.ATTRIBUTES, instance.ID_BYTES]
     assert numbers(limits, "conditions") == [frame.LIMITS.conditions, contract.REASON]
     assert numbers(limits, "refusals kept with their text") == [frame.LIMITS.refusals, frame.TEXT]
+    assert numbers(limits, "output of a one-shot run") == [run.KEPT_BYTES >> 20, run.KEPT_LINES]
+    streaming = [run.STREAM_PER_S >> 20, run.FRAMES_PER_S]
+    assert numbers(limits, "output of a persistent reporter") == streaming
     manual = MAN.read_text().replace("\n", " ")
     for limit in (frame.LIMITS.frame_bytes, frame.LIMITS.elim_bytes, instance.INSTANCES):
         assert f" {limit} " in manual
@@ -76,6 +80,42 @@ def test_all_kinds_presences_and_healths_are_explained() -> None:
     ]
     assert all(f"`{health.value}`" in section("Instances") for health in instance.Health)
     assert str(contract.NOT_APPLICABLE) in section("One-shot")
+
+
+def test_the_environment_is_the_cages() -> None:
+    variables = cage.environment(
+        directory.Candidate(name="x", path="/x", settings=ReporterSettings(mode=Mode.ELIM)),
+        cage.Person(user=User(name="nobody", uid=1, gid=1)),
+        cage.Node(name="node1"),
+        directory="/d",
+        interval=30,
+        timeout=10,
+        expected=["a"],
+    )
+    rows = re.findall(r"^\| (`.*`) \|", section("What a script finds"), re.MULTILINE)
+    told = {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    in_elims = set(re.findall(r"`(LSF_[A-Z]+|ELIM_[A-Z_]+)`", section("LSF elims")))
+    assert told | in_elims == set(variables)
+    assert f"`{variables['LC_ALL']}`" in section("What a script finds")
+    assert f"`{variables['PATH']}`" in section("What a script finds")
+    assert f"(`{cage.ELIM_ABORT}`)" in section("LSF elims")
+    named = " ".join(re.findall(r"^\.(?:It )?Ev (.*)$", MAN.read_text(), re.MULTILINE))
+    assert set(variables) <= set(re.findall(r"[A-Z_]+", named))
+
+
+def test_the_leftovers_that_are_never_run_are_named() -> None:
+    (row,) = re.findall(r"^\| never run, never shown \| (.*) \|$", CONTRACT, re.MULTILINE)
+    assert set(re.findall(r"`([^`]+)`", row)) == set(directory.IGNORED)
+    assert all(pattern in MAN.read_text() for pattern in directory.IGNORED)
+
+
+def test_the_defaults_are_the_settings() -> None:
+    times, settings, agent = section("Time"), ReporterSettings(), AgentReporters()
+    assert f"agent.yaml's ({agent.interval:g} s)" in times
+    assert f"`timeout` ({agent.timeout:g} s)" in times
+    assert f"`grace` ({settings.grace:g} s)" in times
+    assert f"{agent.failures_to_quarantine} times in a row" in section("When it goes wrong")
+    assert f"default `{agent.user}`" in section("What a script finds")
 
 
 def test_links_inside_the_document_lead_somewhere() -> None:
