@@ -1,0 +1,48 @@
+"""`xce-agent`: one module per subcommand, loaded only when it is named.
+
+Each `cli/NAME.py` has `SUMMARY` (one line) and `run(argv) -> exit code`, and reads its own options. An error
+that a person can do something about leaves as a message on stderr and an exit code, never as a traceback.
+Nothing is imported here that `status` would have to pay for.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("run", "status", "reporter", "explain", "doctor")
+"""In the order of `--help`. A command's module has its name."""
+
+GOOD, TROUBLE, USAGE, NOT_RUNNING = 0, 1, 2, 3
+"""Exit codes of all commands."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns its exit code."""
+    return dispatch("xce-agent", __name__, COMMANDS, list(sys.argv[1:] if argv is None else argv))
+
+
+def dispatch(program: str, package: str, commands: Sequence[str], arguments: list[str]) -> int:
+    """Run the subcommand that `arguments` name, from its module in `package`."""
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
+        print(_help(program, package, commands), file=sys.stdout if arguments else sys.stderr)
+        return GOOD if arguments else USAGE
+    name, rest = arguments[0], arguments[1:]
+    if name not in commands:
+        print(f"{program}: no command {name!r}; see {program} --help", file=sys.stderr)
+        return USAGE
+    try:
+        code: int = importlib.import_module(f"{package}.{name}").run(rest)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GOOD
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def _help(program: str, package: str, commands: Sequence[str]) -> str:
+    lines = [f"usage: {program} COMMAND ...", "", "commands:"]
+    lines += [f"  {name:<10}{importlib.import_module(f'{package}.{name}').SUMMARY}" for name in commands]
+    return "\n".join([*lines, "", f"{program} COMMAND --help explains one of them."])

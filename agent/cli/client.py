@@ -1,0 +1,87 @@
+"""How the commands talk to the running agent. Imports json and socket only: `status` must be quick."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+SOCKET = "/run/xce-agent/agent.sock"
+TIMEOUT_S = 5.0
+ANSWER_BYTES = 64 << 20
+
+
+class AgentError(Exception):
+    """The agent said no; the message is its own."""
+
+
+class NotRunning(Exception):
+    """No agent answers; the message says what to do."""
+
+
+def ask(path: str, **request: Any) -> dict[str, Any]:
+    """One question, one answer. Raises `AgentError`, `NotRunning`."""
+    return next(follow(path, **request))
+
+
+def follow(path: str, **request: Any) -> Iterator[dict[str, Any]]:
+    """One question, answers until the agent ends. Raises `AgentError`, `NotRunning`."""
+    with _connect(path) as connection, connection.makefile("rwb") as file:
+        try:
+            file.write(json.dumps(request).encode() + b"\n")
+            file.flush()
+            while line := file.readline(ANSWER_BYTES):
+                answer = json.loads(line)
+                if "error" in answer:
+                    raise AgentError(str(answer["error"]))
+                yield answer
+        except TimeoutError:
+            raise NotRunning(f"the agent at {path} did not answer within {TIMEOUT_S:g} s") from None
+        except (OSError, ValueError) as error:
+            raise NotRunning(f"the agent at {path} broke off: {error}") from None
+    raise NotRunning(f"the agent at {path} ended")
+
+
+def socket_path(given: str) -> str:
+    """The agent's socket: as given, of the environment's XCE_AGENT_SOCKET, or where agent.yaml says."""
+    if given or (given := os.environ.get("XCE_AGENT_SOCKET", "")):
+        return given
+    return SOCKET if os.path.exists(SOCKET) else _configured()
+
+
+def _configured() -> str:
+    """The socket that a site has put elsewhere; reading YAML is slow, so this comes last."""
+    from xce.agent import config  # noqa: PLC0415
+    from xce.agent.memory import Memory  # noqa: PLC0415
+    from xce.model.configuration import AgentFile  # noqa: PLC0415
+    from xce.model.schema import ConfigRefused  # noqa: PLC0415
+
+    try:
+        settings = config.read(config.AGENT, AgentFile, memory=Memory(""), must_exist=False)
+    except ConfigRefused:
+        return SOCKET
+    return f"{settings.run_directory}/agent.sock"
+
+
+def _connect(path: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(TIMEOUT_S)
+    try:
+        connection.connect(path)
+    except OSError as error:
+        connection.close()
+        raise NotRunning(_advice(path, error)) from None
+    return connection
+
+
+def _advice(path: str, error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return f"cannot reach the agent: no permission for {path}"
+    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        return (
+            f"the agent is not running (nobody listens at {path})\n"
+            "start it:        systemctl start xce-agent\n"
+            "see why it ended: journalctl -u xce-agent -n 20\n"
+            "try by hand:     xce-agent run"
+        )
+    return f"cannot reach the agent at {path}: {error.strerror or error}"

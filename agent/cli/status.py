@@ -1,0 +1,128 @@
+"""`xce-agent status`: is this node all right, and if not, why."""
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli.output import ago, span
+
+SUMMARY = "what the agent, its link and its reporters are doing, and what is wrong"
+USAGE_TEXT = """\
+usage: xce-agent status [--json] [--watch] [--socket PATH]
+
+  --json         print what the agent answered, for programs
+  --watch        print it anew at every change, until Ctrl-C
+  --socket PATH  of the agent's local socket (default: where agent.yaml says)
+
+exit status: 0 all is well, 1 something is wrong, 3 the agent is not running"""
+
+Status = dict[str, Any]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Ask the agent and print; the exit code tells good from bad."""
+    options = list(argv)
+    if "--help" in options or "-h" in options:
+        print(USAGE_TEXT)
+        return GOOD
+    path, flags = "", set()
+    while options:
+        option = options.pop(0)
+        if option == "--socket" and options:
+            path = options.pop(0)
+        elif option in {"--json", "--watch"}:
+            flags.add(option)
+        else:
+            output.fail("xce-agent status", f"cannot understand {option!r}\n{USAGE_TEXT}")
+            return USAGE
+    try:
+        return _print(client.socket_path(path), as_json="--json" in flags, watch="--watch" in flags)
+    except (client.NotRunning, client.AgentError) as error:
+        if "--json" in flags:
+            output.print_json({"running": False, "error": str(error)})
+        else:
+            output.fail("xce-agent status", str(error))
+        return NOT_RUNNING
+
+
+def _print(path: str, *, as_json: bool, watch: bool) -> int:
+    answers = client.follow(path, op="watch") if watch else iter([client.ask(path, op="status")])
+    code = GOOD
+    for status in answers:
+        if as_json:
+            output.print_json(status)
+        else:
+            if watch and sys.stdout.isatty():
+                sys.stdout.write("\x1b[H\x1b[2J")  # ECMA-48: cursor home, erase display
+            elif watch:
+                print(time.strftime("-- %H:%M:%S"))
+            show(status)
+        sys.stdout.flush()
+        code = TROUBLE if status["trouble"] else GOOD
+    return code
+
+
+def show(status: Status) -> None:
+    """Print a status for people."""
+    output.table((), head(status))
+    if status["reporters"]:
+        print()
+        headers = ("REPORTER", "STATE", "VALUES", "AGE", "LAST RUN", "NEXT RUN", "TOOK", "RUNS", "FAILED")
+        output.table(headers, [row(reporter) for reporter in status["reporters"]])
+    if status["trouble"]:
+        print()
+        for line in status["trouble"]:
+            print(output.printable(line))
+
+
+def head(status: Status) -> list[tuple[str, str]]:
+    """The lines about the agent, its link and its host."""
+    agent, link, host = status["agent"], status["link"], status["host"]
+    lines = [
+        (
+            "agent",
+            f"{agent['name']}, pid {agent['pid']}, running for {span(agent['running_s'])}, "
+            f"{agent['software']}, {agent['memory_kb'] // 1024} MB",
+        ),
+        ("broker", _link(link)),
+        ("host", " ".join([host["state"] or "unknown", *(f"[{name}]" for name in host["conditions"])])),
+    ]
+    for hold in host["holds"]:
+        since = f", since {hold['since']}" if hold["since"] else ""
+        lines.append(("held by", f"{hold['owner']}: {hold['reason']}{since}"))
+    if link["phase"] != "synced" and host["state"]:
+        lines[2] = ("host", f"{lines[2][1]} (as last heard)")
+    return lines
+
+
+def row(reporter: Status) -> tuple[str, ...]:
+    """One reporter's line."""
+    return (
+        reporter["name"],
+        reporter["state"],
+        _presences(reporter["values"]),
+        span(reporter["age_s"]),
+        ago(reporter["last_run_s"]),
+        f"in {span(reporter['next_run_s'])}" if reporter["next_run_s"] is not None else "",
+        span(reporter["took_s"]),
+        str(reporter["runs"]),
+        str(reporter["failures"]),
+    )
+
+
+def _link(link: Status) -> str:
+    if not link["endpoint"]:
+        return "none: set 'broker:' in agent.yaml"
+    text = f"{link['phase']} for {span(link['since_s'])}, {link['endpoint']}"
+    if link["phase"] == "synced":
+        return f"{text}, heard {ago(link['heard_s'])}"
+    return text
+
+
+def _presences(counts: dict[str, int]) -> str:
+    """`12`, `10, 2 unknown`: how many names, and how many of them are no value."""
+    parts = [str(counts["value"])] if counts.get("value") else []
+    parts += [f"{count} {presence}" for presence, count in counts.items() if count and presence != "value"]
+    return ", ".join(parts) or "none"

@@ -1,0 +1,97 @@
+"""Configuration files of the agent and of external reporters: read, checked beyond their shape, compared.
+
+A file that does not fit is refused whole (`ConfigRefused` with every place). A missing file is an error only
+if somebody named it: a bare host runs on the defaults.
+"""
+
+import os
+from typing import TypeVar
+
+import msgspec
+
+from xce.agent.memory import Memory
+from xce.model.configuration import AgentFile, ExternalFile
+from xce.model.schema import ConfigError, ConfigRefused
+from xce.model.supply import name_problem
+
+AGENT = "/etc/xce/agent.yaml"
+EXTERNAL = "/etc/xce/reporter.yaml"
+FILE_BYTES = 1 << 20
+
+F = TypeVar("F", AgentFile, ExternalFile)
+
+FIXED = ("name", "state_directory", "run_directory", "cgroup")
+"""Keys that only a restart changes."""
+
+
+def cache_directory() -> str:
+    """Where meanings of YAML files are remembered, known before any file is read: systemd.exec(5)."""
+    return os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
+
+
+def read(path: str, kind: type[F], *, memory: Memory, must_exist: bool) -> F:
+    """The file's settings; raises `ConfigRefused`, also for a file that cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(FILE_BYTES + 1)
+        if len(text) > FILE_BYTES:
+            raise ConfigRefused([ConfigError(path, 0, "", f"larger than {FILE_BYTES} bytes")])
+        settings = memory.parsed(text.decode(), path, kind, _parse)
+    except FileNotFoundError as error:
+        if must_exist:
+            raise ConfigRefused([ConfigError(path, 0, "", f"cannot read it: {error.strerror}")]) from error
+        settings = kind()
+    except UnicodeDecodeError as error:
+        raise ConfigRefused([ConfigError(path, 0, "", f"not UTF-8 at byte {error.start + 1}")]) from error
+    except OSError as error:
+        raise ConfigRefused([ConfigError(path, 0, "", f"cannot read it: {error.strerror}")]) from error
+    if problems := _problems(settings, path):
+        raise ConfigRefused(problems)
+    return settings
+
+
+def fixed_changes(before: F, after: F) -> list[str]:
+    """Keys that differ and cannot be changed in a running program."""
+    return [key for key in FIXED if getattr(before, key) != getattr(after, key)]
+
+
+def with_fixed(before: F, after: F) -> F:
+    """`after` with the keys of `before` that cannot be changed."""
+    return msgspec.structs.replace(after, **{key: getattr(before, key) for key in FIXED})
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """HOST and PORT of `HOST:PORT` (or `[HOST]:PORT`); None if it is none."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536 or not host:
+        return None
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _parse(text: str, path: str, kind: type[F]) -> F:
+    from xce.model import document  # noqa: PLC0415 - PyYAML costs 20 ms, and a known text is not parsed
+
+    return document.load(text, path, kind)
+
+
+def _problems(settings: AgentFile | ExternalFile, path: str) -> list[ConfigError]:
+    """What the shape of the file cannot say."""
+    scheme, separator, rest = settings.broker.partition("://")
+    reachable = separator and (
+        (scheme == "tcp" and address(rest)) or (scheme == "ipc" and rest.startswith("/"))
+    )
+    paths = {
+        "state_directory": settings.state_directory,
+        "run_directory": settings.run_directory,
+        "reporters.directory": settings.reporters.directory,
+        "cgroup": settings.cgroup or "/",
+    }
+    metrics = settings.metrics if isinstance(settings, AgentFile) else ""
+    found = {key: "must be an absolute path" for key, value in paths.items() if not os.path.isabs(value)}
+    if settings.broker and not reachable:
+        found["broker"] = f"{settings.broker!r} is no endpoint; tcp://HOST:PORT or ipc:///PATH"
+    if settings.name and (problem := name_problem(settings.name)):
+        found["name"] = problem
+    if metrics and not address(metrics):
+        found["metrics"] = f"{metrics!r} is not ADDRESS:PORT"
+    return [ConfigError(path, 0, key, problem) for key, problem in sorted(found.items())]

@@ -1,0 +1,114 @@
+"""What the agent remembers between two starts: small files in its state directory, all of which it can lose.
+
+The cluster's types, so that it works without the broker from the start; the generations of inventories; and
+what YAML files meant, by their text, so that a start needs no YAML parser. A file that is empty, damaged, of
+another version or not ours reads as nothing. A disk that cannot be written to costs the next start its head
+start and nothing else: `fault` says so.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import msgspec
+
+from xce.model.resource import ResourceType
+
+T = TypeVar("T")
+
+VERSION = 1
+"""Raised when a file's meaning changes: older ones then read as nothing."""
+FILE_BYTES = 16 << 20
+TYPES, GENERATIONS, PARSED = "types", "generations", "parsed"
+PARSED_FILES = 256
+"""Remembered meanings; with more, all are forgotten."""
+
+
+class Generation(msgspec.Struct, frozen=True, array_like=True):
+    """The newest generation of a reporter's inventory, and the digest that it stands for."""
+
+    number: int
+    digest: str
+
+
+class Memory:
+    """The files below `directory`; '' remembers nothing."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.fault = ""
+
+    def types(self) -> list[ResourceType] | None:
+        """The cluster's types as last learned."""
+        return self._read(TYPES, list[ResourceType])
+
+    def keep_types(self, types: list[ResourceType]) -> None:
+        """Remember the cluster's types."""
+        self._write(TYPES, types)
+
+    def generations(self) -> dict[str, Generation]:
+        """The newest generation of each reporter's inventory."""
+        return self._read(GENERATIONS, dict[str, Generation]) or {}
+
+    def keep_generations(self, generations: dict[str, Generation]) -> None:
+        """Remember them: a restarted agent must not give an old number to a new inventory."""
+        self._write(GENERATIONS, generations)
+
+    def parsed(self, text: str, path: str, kind: type[T], parse: Callable[[str, str, type[T]], T]) -> T:
+        """What `parse` gives for `text`, remembered; only what it gives without an error is."""
+        mark = blake2b(f"{VERSION}\0{kind.__module__}.{kind.__qualname__}\0{text}".encode(), digest_size=12)
+        name = f"{PARSED}-{mark.hexdigest()}"
+        known = self._read(name, kind)
+        if known is None:
+            known = parse(text, path, kind)
+            self._write(name, known)
+            self._forget_some()
+        return known
+
+    def _path(self, name: str) -> str:
+        return f"{self.directory}/{name}.msgpack"
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        if not self.directory:
+            return None
+        try:
+            fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            ours = found.st_uid in {0, os.geteuid()} and not found.st_mode & 0o022
+            if not (ours and stat.S_ISREG(found.st_mode)):
+                return None
+            data = file.read(FILE_BYTES)
+        try:
+            version, content = msgspec.msgpack.decode(data, type=tuple[int, kind])  # type: ignore[valid-type]
+        except msgspec.MsgspecError:
+            return None
+        return content if version == VERSION else None
+
+    def _write(self, name: str, content: Any) -> None:
+        """Replace a file whole. Not synced: after a power cut it may be empty, which reads as nothing."""
+        if not self.directory:
+            return
+        path = self._path(name)
+        try:
+            with open(f"{path}.new", "wb", opener=_private) as file:
+                file.write(msgspec.msgpack.encode((VERSION, content)))
+            os.replace(f"{path}.new", path)
+            self.fault = ""
+        except OSError as error:
+            self.fault = f"cannot write {path}: {error.strerror}"
+
+    def _forget_some(self) -> None:
+        with contextlib.suppress(OSError):
+            files = [name for name in os.listdir(self.directory) if name.startswith(PARSED)]
+            for name in files if len(files) > PARSED_FILES else ():
+                os.unlink(f"{self.directory}/{name}")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
