@@ -1,0 +1,76 @@
+"""What the agent writes to its log (stderr, so the journal's), and to the service manager.
+
+A fault is written once when it begins and once when it ends; what happens in between is counted and shown by
+`status`. Nothing secret comes here: callers pass words, never keys, frames or environments.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+NOTICE, WARNING = 5, 4
+"""Priorities of syslog(3), as the journal reads them from a line's `<N>` prefix (sd-daemon(3))."""
+
+
+class Log:
+    """Lines to a stream; `journal`: with the prefixes that journald takes away again."""
+
+    def __init__(self, stream: TextIO = sys.stderr, *, journal: bool | None = None) -> None:
+        self._stream = stream
+        self._journal = "JOURNAL_STREAM" in os.environ if journal is None else journal
+        self._faults: dict[str, tuple[float, int]] = {}
+
+    def notice(self, text: str) -> None:
+        """Something that an admin may want to know happened."""
+        self._write(NOTICE, text)
+
+    def warning(self, text: str) -> None:
+        """Something is wrong."""
+        self._write(WARNING, text)
+
+    def fault(self, about: str, text: str, now: float) -> None:
+        """What is wrong with `about`, '' when it is all right; only begin and end are written."""
+        begin = self._faults.get(about)
+        if text and begin is None:
+            self._faults[about] = (now, 1)
+            self.warning(f"{about}: {text}")
+        elif text and begin is not None:
+            self._faults[about] = (begin[0], begin[1] + 1)
+        elif begin is not None:
+            del self._faults[about]
+            self.notice(f"{about}: all right again after {now - begin[0]:.0f} s")
+
+    def forget(self, about: str) -> None:
+        """What the fault was about is gone."""
+        self._faults.pop(about, None)
+
+    def _write(self, priority: int, text: str) -> None:
+        line = text.replace("\n", "; ")
+        try:
+            print(f"<{priority}>{line}" if self._journal else line, file=self._stream, flush=True)
+        except (OSError, ValueError):
+            return  # a closed or full log must not end the agent
+
+
+Notify = Callable[[str], object]
+
+
+def service_manager() -> Notify | None:
+    """What tells systemd of our state (sd_notify(3)); None where nobody listens."""
+    if not os.environ.get("NOTIFY_SOCKET"):
+        return None
+    from systemd import daemon  # noqa: PLC0415 - only under systemd
+
+    def notify(state: str) -> object:
+        return daemon.notify(state)
+
+    return notify
+
+
+def watchdog_interval_s() -> float | None:
+    """How often systemd wants to hear of us: half of WATCHDOG_USEC (sd_watchdog_enabled(3))."""
+    microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not microseconds.isdecimal() or (pid and pid != str(os.getpid())):
+        return None
+    return int(microseconds) / 2e6

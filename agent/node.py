@@ -1,0 +1,171 @@
+"""What a node knows: readings, reporters' states, inventories, types; and what the broker has not heard of it.
+
+Pure: it starts nothing, and time comes with each call. It is the `Book` that `core.py` speaks for, in the
+agent as in simulated hosts.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from xce.agent.memory import Generation
+from xce.agent.types import Types
+from xce.model.configuration import Mode
+from xce.model.instance import Inventory, InventoryRef, reference
+from xce.model.message import FeedTick, ReporterState
+from xce.model.reporter import ReporterState as State
+from xce.model.resource import ResourceType
+from xce.reporters.inventory import Found
+from xce.reporters.table import Table
+
+
+class Node:
+    """`generations`: of inventories that an earlier process told; a number never stands for two of them."""
+
+    def __init__(self, types: Types, *, generations: Mapping[str, Generation] | None = None) -> None:
+        self.types = types
+        self.table = Table(types.in_force)
+        self.states: dict[str, ReporterState] = {}
+        """As they are; what is told of them leaves the flicker out."""
+        self.generations = dict(generations or {})
+        self._types_version = types.version
+        self._told: dict[str, ReporterState] = {}
+        self._gone: set[str] = set()
+        self._inventories: dict[str, tuple[Inventory, InventoryRef]] = {}
+        self._new_inventories: set[str] = set()
+        self._dirty_states = False
+
+    # ----------------------------------------------------------------------------------- what comes in
+
+    def set_state(self, reporter: str, state: ReporterState) -> None:
+        """A reporter's state is this now."""
+        if state != self.states.get(reporter):
+            self.states[reporter] = state
+            self._gone.discard(reporter)
+            self._dirty_states = True
+
+    def remove(self, reporter: str) -> None:
+        """A reporter is gone, with its values and inventory."""
+        self.table.remove(reporter)
+        if self.states.pop(reporter, None) is not None and reporter in self._told:
+            self._gone.add(reporter)
+        if self._inventories.pop(reporter, None) is not None:
+            self._new_inventories.add(reporter)
+
+    def stock(self, reporter: str, found: Found) -> bool:
+        """A reporter's instances; True if they make a new generation, for `generations` to be kept."""
+        before, newest = self._inventories.get(reporter), self.generations.get(reporter)
+        ref = reference(found.numbered(reporter, 1))
+        if before and (before[1].digest, before[1].complete) == (ref.digest, found.complete):
+            return False
+        mark = f"{ref.digest}{'' if found.complete else ' incomplete'}"
+        known = newest is not None and newest.digest == mark
+        number = newest.number + (not known) if newest else 1
+        inventory = found.numbered(reporter, number)
+        self._inventories[reporter] = inventory, msgspec.structs.replace(ref, generation=number)
+        self.generations[reporter] = Generation(number, mark)
+        self._new_inventories.add(reporter)
+        return not known
+
+    def apply_types(self, now: float) -> bool:
+        """Work by the types that are in force now; True if they have changed."""
+        if self.types.version == self._types_version:
+            return False
+        self._types_version = self.types.version
+        self.table.set_types(self.types.in_force, now)
+        return True
+
+    # ---------------------------------------------------------------------------------- what is told
+
+    def pending(self) -> bool:
+        """Whether any `take` might give something."""
+        return bool(
+            self._dirty_states
+            or self._gone
+            or self._new_inventories
+            or self.types.untold
+            or self.table.pending()
+        )
+
+    def take_feeds(self, now: float, *, urgent_s: float) -> list[FeedTick]:
+        """Changed values, and refreshed feeds whose time to live is short."""
+        return self.table.take_feeds(now, urgent_s=urgent_s)
+
+    def take_states(self, *, counters: bool) -> dict[str, ReporterState | None]:
+        """Changed states; those that changed in a counter alone only with `counters`."""
+        news: dict[str, ReporterState | None] = dict.fromkeys(sorted(self._gone))
+        for reporter in news:
+            self._told.pop(reporter, None)
+        self._gone.clear()
+        if self._dirty_states or counters:
+            for reporter, state in self._shown().items():
+                told = self._told.get(reporter)
+                if told is None or (state != told if counters else _uncounted(state) != _uncounted(told)):
+                    news[reporter] = self._told[reporter] = state
+        self._dirty_states = False
+        return news
+
+    def take_inventories(self) -> list[Inventory | str]:
+        """New inventories; the names of reporters that have none any more."""
+        news: list[Inventory | str] = []
+        for reporter in sorted(self._new_inventories):
+            held = self._inventories.get(reporter)
+            news.append(held[0] if held else reporter)
+        self._new_inventories.clear()
+        return news
+
+    def take_declared(self) -> dict[str, list[ResourceType]]:
+        """Declared types that the broker is to be asked about."""
+        return self.types.take_untold()
+
+    def forget_told(self, now: float) -> None:  # noqa: ARG002 - of `Book`
+        """Count all values as told."""
+        self.table.forget_told()
+
+    def untold_types(self) -> None:
+        """Ask about declared types anew."""
+        self.types.ask_again()
+
+    def all_feeds(self, now: float) -> list[FeedTick]:
+        """The whole table."""
+        return self.table.all_feeds(now)
+
+    def all_states(self) -> dict[str, ReporterState]:
+        """Every reporter's state as it is told."""
+        return self._shown()
+
+    def inventory(self, reporter: str) -> Inventory | None:
+        """A reporter's inventory."""
+        held = self._inventories.get(reporter)
+        return held[0] if held else None
+
+    def references(self) -> dict[str, InventoryRef]:
+        """References of all inventories."""
+        return {reporter: ref for reporter, (_, ref) in self._inventories.items()}
+
+    def ages_ms(self, now: float) -> dict[str, int]:
+        """Age of each reporter's newest good frame."""
+        return self.table.ages_ms(now)
+
+    def digest(self) -> str:
+        """Of the whole table."""
+        return self.table.digest()
+
+    def types_digest(self) -> str:
+        """Of the cluster's types."""
+        return self.types.digest
+
+    def _shown(self) -> dict[str, ReporterState]:
+        return {reporter: self._steady(reporter, state) for reporter, state in self.states.items()}
+
+    def _steady(self, reporter: str, state: ReporterState) -> ReporterState:
+        """A state without the flicker of one-shot runs, which would be two messages for each of them."""
+        if state.state != State.RUNNING or state.mode != Mode.ONE_SHOT:
+            return state
+        told = self._told.get(reporter)
+        before = told.state if told and told.state in {State.WAITING, State.BACKOFF} else State.WAITING.value
+        return msgspec.structs.replace(state, state=before)
+
+
+def _uncounted(state: ReporterState) -> ReporterState:
+    return msgspec.structs.replace(state, runs=0, failures=0, overruns=0)
