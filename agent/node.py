@@ -1,4 +1,4 @@
-"""What a node knows: readings, reporters' states, inventories, types; and what the broker has not heard of it.
+"""What a node knows: readings, reporters' states, inventories, types; and what is untold.
 
 Pure: it starts nothing, and time comes with each call. It is the `Book` that `core.py` speaks for, in the
 agent as in simulated hosts.
@@ -10,10 +10,8 @@ import msgspec
 
 from xce.agent.memory import Generation
 from xce.agent.types import Types
-from xce.model.configuration import Mode
 from xce.model.instance import Inventory, InventoryRef, reference
 from xce.model.message import FeedTick, ReporterState
-from xce.model.reporter import ReporterState as State
 from xce.model.resource import ResourceType
 from xce.reporters.inventory import Found
 from xce.reporters.table import Table
@@ -26,8 +24,7 @@ class Node:
         self.types = types
         self.table = Table(types.in_force)
         self.states: dict[str, ReporterState] = {}
-        """As they are; what is told of them leaves the flicker out."""
-        self.generations = dict(generations or {})
+            self.generations = dict(generations or {})
         self._types_version = types.version
         self._told: dict[str, ReporterState] = {}
         self._gone: set[str] = set()
@@ -98,7 +95,7 @@ class Node:
             self._told.pop(reporter, None)
         self._gone.clear()
         if self._dirty_states or counters:
-            for reporter, state in self._shown().items():
+            for reporter, state in self.states.items():
                 told = self._told.get(reporter)
                 if told is None or (state != told if counters else _uncounted(state) != _uncounted(told)):
                     news[reporter] = self._told[reporter] = state
@@ -132,7 +129,7 @@ class Node:
 
     def all_states(self) -> dict[str, ReporterState]:
         """Every reporter's state as it is told."""
-        return self._shown()
+        return self.states
 
     def inventory(self, reporter: str) -> Inventory | None:
         """A reporter's inventory."""
@@ -154,17 +151,6 @@ class Node:
     def types_digest(self) -> str:
         """Of the cluster's types."""
         return self.types.digest
-
-    def _shown(self) -> dict[str, ReporterState]:
-        return {reporter: self._steady(reporter, state) for reporter, state in self.states.items()}
-
-    def _steady(self, reporter: str, state: ReporterState) -> ReporterState:
-        """A state without the flicker of one-shot runs, which would be two messages for each of them."""
-        if state.state != State.RUNNING or state.mode != Mode.ONE_SHOT:
-            return state
-        told = self._told.get(reporter)
-        before = told.state if told and told.state in {State.WAITING, State.BACKOFF} else State.WAITING.value
-        return msgspec.structs.replace(state, state=before)
 
 
 def _uncounted(state: ReporterState) -> ReporterState:
