@@ -18,7 +18,7 @@ AGENT = "/etc/xce/agent.yaml"
 EXTERNAL = "/etc/xce/reporter.yaml"
 FILE_BYTES = 1 << 20
 
-F = TypeVar("F", AgentFile, ExternalFile)
+F = TypeVar("F", bound=AgentFile | ExternalFile)
 
 FIXED = ("name", "state_directory", "run_directory", "cgroup")
 """Keys that only a restart changes."""

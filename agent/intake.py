@@ -79,7 +79,9 @@ class Account:
         self.refusals = [*(one for one in standing if one.name not in renamed), *news][-KEPT:]
         self.refused = len(self.refusals)
         self._refused_at = {
-            refusal.line: self._refused_at.get(refusal.line, at) for refusal in self.refusals if not refusal.name
+            refusal.line: self._refused_at.get(refusal.line, at)
+            for refusal in self.refusals
+            if not refusal.name
         }
         self.note(outcome.notes)
 
@@ -208,7 +210,9 @@ class Intake:
             external=bool(self._identity),
         )
 
-    def _publish(self, name: str, account: Account, outcome: Outcome, *, run: int, at: float) -> list[Refusal]:
+    def _publish(
+        self, name: str, account: Account, outcome: Outcome, *, run: int, at: float
+    ) -> list[Refusal]:
         """Take what a run or frame gives; returns the names that belong to another reporter."""
         if outcome.verdict is Verdict.FAILED:
             self.node.table.fault(name, outcome.cause)

@@ -19,7 +19,11 @@ TURN = 256
 
 
 class Link:
-    """Runs `core` on `loop`. `on_effect` gets every effect that is not about the socket."""
+    """Runs `core` on `loop`. `on_effect` gets every effect that is not about the socket.
+
+    `credentials` gives our key and the broker's for a new socket, and raises `ValueError` when there are none
+    that can be used. An empty `endpoint` means that there is no broker.
+    """
 
     def __init__(
         self,
@@ -27,11 +31,10 @@ class Link:
         core: Core,
         *,
         endpoint: str,
-        key: KeyPair | None,
-        broker_key: bytes | None,
+        credentials: Callable[[], tuple[KeyPair | None, bytes | None]],
         on_effect: Callable[[Effect], None],
     ) -> None:
-        self.endpoint, self.key, self.broker_key = endpoint, key, broker_key
+        self.endpoint, self._credentials = endpoint, credentials
         self.fault = ""
         """The newest message that could not be encoded or decoded, in words."""
         self.faults = 0
@@ -42,6 +45,8 @@ class Link:
 
     def turn(self) -> None:
         """Take what came, do what is to be done, and set the timer."""
+        if not self.endpoint and self._dealer is None:
+            return
         now = self._loop.now()
         self._hear(now)
         while effects := self._core.step(now):
@@ -51,9 +56,9 @@ class Link:
         again = self._dealer is not None and self._dealer.readable()
         self._wake_at(now if again else self._core.due(now))
 
-    def redirect(self, *, endpoint: str, key: KeyPair | None, broker_key: bytes | None) -> None:
-        """Talk to another broker, or with another key, from now on."""
-        self.endpoint, self.key, self.broker_key = endpoint, key, broker_key
+    def redirect(self, endpoint: str) -> None:
+        """Talk to this broker, or with new credentials, from now on."""
+        self.endpoint = endpoint
         self._core.reopen(self._loop.now())
 
     def close(self) -> None:
@@ -117,7 +122,8 @@ class Link:
 
     def _open(self, now: float) -> None:
         try:
-            self._dealer = Dealer(self.endpoint, key=self.key, broker_key=self.broker_key)
+            key, broker_key = self._credentials()
+            self._dealer = Dealer(self.endpoint, key=key, broker_key=broker_key)
         except ValueError as error:
             self._core.link_failed(str(error), now)
             return

@@ -47,7 +47,8 @@ class Exporter:
 
     def page(self) -> bytes:
         """The whole answer's body."""
-        return generate_latest(self._registry)
+        page: bytes = generate_latest(self._registry)  # type: ignore[no-untyped-call]  # no stubs of this module
+        return page
 
     def close(self) -> None:
         """Stop answering; may be called twice."""

@@ -24,7 +24,7 @@ class Node:
         self.types = types
         self.table = Table(types.in_force)
         self.states: dict[str, ReporterState] = {}
-            self.generations = dict(generations or {})
+        self.generations = dict(generations or {})
         self._types_version = types.version
         self._told: dict[str, ReporterState] = {}
         self._gone: set[str] = set()

@@ -203,8 +203,7 @@ def run(fleet: Fleet) -> None:
             cast("Loop", loop),
             core,
             endpoint=fleet.endpoint,
-            key=own,
-            broker_key=broker,
+            credentials=lambda: (own, broker),
             on_effect=lambda _: None,
         )
         cores.append(core)

@@ -3,3 +3,6 @@
 Everything here is pure: no I/O, no clock, no randomness. Structs are frozen and valid once constructed;
 state machines are tables (`model/transition.py`). Imports: msgspec, and PyYAML in `document.py` alone.
 """
+
+VERSION = "0.1.0"
+"""Of all of XCE; pyproject.toml says the same."""

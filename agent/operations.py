@@ -1,0 +1,173 @@
+"""What can be asked over the local socket. Each operation is a function of request and reply.
+
+`status` the status document · `watch` it again at every change · `explain` one resource, with what the broker
+holds of it · `reset` a reporter · `doctor` what only the running agent can tell `xce-agent doctor`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from xce.agent.control import Operation, Reply
+from xce.linux.loop import Timer
+from xce.model.message import Failed, Mine
+from xce.model.value import Absent, Reading
+
+if TYPE_CHECKING:
+    from xce.agent.daemon import Daemon
+
+ASK_S = 3.0
+"""How long the broker may take to say what it holds."""
+WATCH_S = 1.0
+"""Shortest time between two documents of `watch`."""
+
+Request = Mapping[str, Any]
+
+
+class Operations:
+    """The table of operations of one daemon."""
+
+    def __init__(self, daemon: "Daemon") -> None:
+        self._daemon = daemon
+        self._asked: dict[str, Callable[[Mine | Failed | str], None]] = {}
+        self._questions = 0
+
+    def table(self) -> dict[str, Operation]:
+        """By the name that a request gives in `op`."""
+        return {
+            "status": Operation(self._status),
+            "watch": Operation(self._watch),
+            "explain": Operation(self._explain),
+            "reset": Operation(self._reset, changes=True),
+        }
+
+    def deliver(self, answer: Mine | Failed) -> None:
+        """The broker has answered a question of ours."""
+        if waiting := self._asked.pop(answer.id, None):
+            waiting(answer)
+
+    def _status(self, _request: Request, reply: Reply) -> None:
+        reply(self._daemon.status())
+
+    def _watch(self, _request: Request, reply: Reply) -> Callable[[], None]:
+        """A document now, and one after each change, but not one after another without a pause."""
+        loop, daemon = self._daemon.loop, self._daemon
+        told = [""]
+        timers: list[Timer] = []
+
+        def look() -> None:
+            document = daemon.status()
+            if (mark := _mark(document)) != told[0]:
+                told[0] = mark
+                reply(document)
+            timers[:] = [loop.call_later(WATCH_S, look)]
+
+        look()
+        return lambda: timers[0].cancel()  # noqa: PLW0108 - the timer of then
+
+    def _reset(self, request: Request, reply: Reply) -> None:
+        name = str(request.get("reporter", ""))
+        if self._daemon.reset(name):
+            reply({"reset": name})
+        else:
+            known = ", ".join(sorted(self._daemon.node.states)) or "none"
+            reply({"error": f"cannot reset {name!r}: no such reporter (there are: {known})"})
+
+    def _explain(self, request: Request, reply: Reply) -> None:
+        daemon, name = self._daemon, str(request.get("resource", ""))
+        document = explanation(daemon, name)
+        if "error" in document:
+            reply(document)
+            return
+
+        def broker_says(answer: Mine | Failed | str) -> None:
+            reply({**document, "broker": _held(answer, name, document)})
+
+        self._ask(broker_says)
+
+    def _ask(self, waiting: Callable[[Mine | Failed | str], None]) -> None:
+        """Have the broker say what it holds; `waiting` gets it, or why not, in any case and once."""
+        self._questions += 1
+        identifier = f"q{self._questions}"
+        core = self._daemon.core
+        if not core.ask(identifier):
+            waiting(core.trouble or "not linked")
+            return
+        self._asked[identifier] = waiting
+
+        def too_late() -> None:
+            if late := self._asked.pop(identifier, None):
+                late(f"the broker did not answer within {ASK_S:g} s")
+
+        self._daemon.loop.call_later(ASK_S, too_late)
+
+
+def explanation(daemon: "Daemon", name: str) -> dict[str, Any]:
+    """Everything that the node knows of one resource."""
+    node, now = daemon.node, daemon.loop.now()
+    found = node.table.explain(name, now)
+    kind = node.types.in_force.get(name.partition("@")[0])
+    refusals = daemon.refusals_of(name)
+    if found is None and kind is None and not refusals:
+        return {"error": f"cannot explain {name!r}: no such resource type, and no reporter has given it"}
+    document: dict[str, Any] = {
+        "name": name,
+        "type": msgspec.to_builtins(kind) if kind else None,
+        "waiting": node.types.waiting.get(name, ""),
+        "refused": refusals,
+        "held": None,
+        "reporter": None,
+        "host": daemon.status()["host"],
+    }
+    if found is not None:
+        held: dict[str, Any] = msgspec.to_builtins(found)
+        document["held"] = {**held, **shown(found.reading)}
+        document["reporter"] = next(
+            (one for one in daemon.status()["reporters"] if one["name"] == found.reporter), None
+        )
+    return document
+
+
+def shown(reading: Reading) -> dict[str, Any]:
+    """A reading as `presence`, `value` and `cause`."""
+    if isinstance(reading, Absent):
+        return {
+            "presence": reading.presence.value,
+            "value": None,
+            "cause": reading.cause,
+            "last": reading.last,
+        }
+    return {"presence": "value", "value": reading, "cause": "", "last": None}
+
+
+def _held(answer: Mine | Failed | str, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What the broker holds of a name, and whether and why it differs from what the node has."""
+    if isinstance(answer, str):
+        return {"known": False, "trouble": answer}
+    if isinstance(answer, Failed):
+        return {"known": False, "trouble": f"the broker says: {answer.message}"}
+    place, ours = answer.location, document["held"]
+    reading = place.values.get(name)
+    theirs = shown(reading) if reading is not None else None
+    differs = ""
+    if ours is None and theirs is not None:
+        differs = "the node does not give it: it stands in hosts.yaml, or comes from elsewhere"
+    elif ours is not None and theirs is None:
+        state = place.reporters.get(ours["reporter"])
+        differs = (state.cause if state else "") or "the broker does not hold it"
+    elif ours is not None and theirs is not None and ours["value"] != theirs["value"]:
+        state = place.reporters.get(ours["reporter"])
+        refused = state.cause if state and name in state.cause else ""
+        differs = refused or theirs["cause"] or "a change is on its way"
+    return {"known": True, "reading": theirs, "differs": differs, "revision": answer.revision}
+
+
+def _mark(document: Mapping[str, Any]) -> str:
+    """What of a document counts as a change: everything but times that only go on."""
+    link = {key: document["link"][key] for key in ("phase", "trouble", "endpoint")}
+    reporters = [
+        [one[key] for key in ("name", "state", "cause", "runs", "failures", "values", "pid", "refused")]
+        for one in document["reporters"]
+    ]
+    return msgspec.json.encode([link, document["host"], reporters, document["trouble"]]).decode()
