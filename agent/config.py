@@ -60,6 +60,13 @@ def with_fixed(before: F, after: F) -> F:
     return msgspec.structs.replace(after, **{key: getattr(before, key) for key in FIXED})
 
 
+def with_directory(settings: F, directory: str) -> F:
+    """The settings with the reporters of another directory."""
+    return msgspec.structs.replace(
+        settings, reporters=msgspec.structs.replace(settings.reporters, directory=directory)
+    )
+
+
 def address(text: str) -> tuple[str, int] | None:
     """HOST and PORT of `HOST:PORT` (or `[HOST]:PORT`); None if it is none."""
     host, colon, port = text.rpartition(":")

@@ -63,10 +63,14 @@ class CannotStart(Exception):
 
 
 class Daemon:
-    """One agent or external reporter. Construction takes the lock and the local socket: `CannotStart`."""
+    """One agent or external reporter. `read` gives the configuration, again at each reload.
 
-    def __init__(self, settings: Settings, path: str, *, role: Role, logger: Log) -> None:
-        self.settings, self.path, self.role, self.log = settings, path, role, logger
+    Construction takes the lock. Raises `CannotStart`, `ConfigRefused`.
+    """
+
+    def __init__(self, read: Callable[[], Settings], path: str, *, role: Role, logger: Log) -> None:
+        self.settings = settings = read()
+        self._read, self.path, self.role, self.log = read, path, role, logger
         self.started = time.monotonic()
         self.faults: dict[str, str] = {}
         """What is wrong with the agent itself, by what it is about."""
@@ -386,7 +390,7 @@ class Daemon:
         if self._notify is not None:
             self._notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
-            wanted = config.read(self.path, type(self.settings), memory=self.memory, must_exist=False)
+            wanted = self._read()
         except ConfigRefused as refused:
             self.faults["configuration"] = f"not taken: {'; '.join(str(error) for error in refused.errors)}"
         else:
@@ -475,10 +479,10 @@ class Daemon:
         return ours, theirs.public
 
 
-def run(settings: Settings, path: str, *, role: Role) -> int:
-    """Run until told to end; the exit code. Raises `CannotStart`."""
+def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
+    """Run until told to end; the exit code. Raises `CannotStart`, `ConfigRefused`."""
     gc.disable()
-    daemon = Daemon(settings, path, role=role, logger=Log())
+    daemon = Daemon(read, path, role=role, logger=Log())
     gc.enable()
     return daemon.run()
 

@@ -209,6 +209,11 @@ class Dealer:
                 return None
 
 
+def allow(links: int) -> None:
+    """Make room for so many links in this process; to be called before the first one is made."""
+    zmq.Context.instance().set(zmq.MAX_SOCKETS, 2 * links + 64)  # each has a monitor
+
+
 def _bound(socket: "zmq.Socket[bytes]", retry_s: tuple[float, float]) -> None:
     """Set every limit of a client's socket. It sets no identity: the broker's ROUTER gives one per
     connection.

@@ -1,0 +1,146 @@
+"""`xce-agent explain RESOURCE`: where a value comes from, why it is not there, and what the broker holds."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli.output import ago, span
+
+SUMMARY = "where a value comes from, why it is not there, and what the broker holds"
+PROGRAM = "xce-agent explain"
+USAGE_TEXT = f"""\
+usage: {PROGRAM} [--json] [--socket PATH] RESOURCE
+
+exit status: 0 there is a value and the broker holds it, 1 not so, 3 the agent is not running"""
+
+Document = dict[str, Any]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Ask the agent, which asks the broker; 0 if both have the value."""
+    arguments, as_json, path = list(argv), False, ""
+    if "--help" in arguments:
+        print(USAGE_TEXT)
+        return GOOD
+    if "--json" in arguments:
+        arguments.remove("--json")
+        as_json = True
+    if "--socket" in arguments[:-1]:
+        place = arguments.index("--socket")
+        path = arguments[place + 1]
+        del arguments[place : place + 2]
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        output.fail(PROGRAM, f"expected one RESOURCE\n{USAGE_TEXT}")
+        return USAGE
+    try:
+        document = client.ask(client.socket_path(path), op="explain", resource=arguments[0])
+    except client.AgentError as error:
+        output.fail(PROGRAM, str(error))
+        return TROUBLE
+    except client.NotRunning as error:
+        output.fail(PROGRAM, str(error))
+        return NOT_RUNNING
+    if as_json:
+        output.print_json(document)
+    else:
+        for label, text in lines(document):
+            print(output.printable(f"{label:<10} {text}".rstrip()))
+    held, broker = document["held"], document["broker"]
+    good = held and held["presence"] == "value" and broker["known"] and not broker["differs"]
+    return GOOD if good else TROUBLE
+
+
+def lines(document: Document) -> list[tuple[str, str]]:
+    """What is printed, with a label each."""
+    return [
+        *_value(document),
+        *_source(document["reporter"]),
+        *_others(document),
+        *_host(document["host"]),
+        _broker(document["broker"]),
+    ]
+
+
+def _value(document: Document) -> list[tuple[str, str]]:
+    kind, held = document["type"], document["held"]
+    unit = f" {kind['unit']}" if kind and kind.get("unit") else ""
+    if held is None:
+        found = [(document["name"], "no value: no reporter of this host has given it")]
+    elif held["presence"] == "value":
+        found = [(document["name"], f"= {json.dumps(held['value'], ensure_ascii=False)}{unit}")]
+    else:
+        last = held["last"]
+        had = "" if last is None else f"; it was {json.dumps(last, ensure_ascii=False)}{unit}"
+        found = [(document["name"], f"is {held['presence']}: {held['cause']}{had}")]
+    if kind:
+        words = [kind["kind"], kind.get("scope", "host"), kind.get("description", "")]
+        found.append(("type", ", ".join(word for word in words if word)))
+    elif document["waiting"]:
+        found.append(("type", f"declared in {document['waiting']}; waits for the broker to let it in"))
+    else:
+        found.append(("type", "none: declare it in resources.yaml, or under 'types:' in the reporter's YAML"))
+    if held:
+        age = f"{span(held['age_s'])} old, " if held["age_s"] is not None else ""
+        found.append(
+            ("freshness", f"{age}stale after {span(held['ttl_s'])}; unchanged for {span(held['since_s'])}")
+        )
+    return found
+
+
+def _source(reporter: Document | None) -> list[tuple[str, str]]:
+    if reporter is None:
+        return []
+    script = f", script {reporter['script']}" if reporter["script"] else ""
+    found = [("reporter", f"{reporter['name']} ({reporter['state']}) {reporter['path']}{script}")]
+    if reporter["last_run_s"] is not None:
+        took = f", took {span(reporter['took_s'])}" if reporter["took_s"] is not None else ""
+        user = f", as {reporter['user']}" if reporter["user"] else ""
+        found.append(
+            ("last run", f"{ago(reporter['last_run_s'])}{took}, {reporter['exit'] or 'still running'}{user}")
+        )
+    if reporter["next_run_s"] is not None:
+        found.append(("next run", f"in {span(reporter['next_run_s'])}"))
+    if reporter["cause"]:
+        found.append(("trouble", reporter["cause"]))
+    found += [("stderr", line) for line in reporter["stderr"].splitlines()[-5:]]
+    return found + [("note", note) for note in [reporter["note"], *reporter["notes"]] if note]
+
+
+def _others(document: Document) -> list[tuple[str, str]]:
+    held = document["held"] or {"rivals": [], "history": []}
+    found = []
+    for one in document["refused"]:
+        place = f", line {one['line']}" if one["line"] else ""
+        text = f": {one['text']}" if one["text"] else ""
+        found.append(("refused", f"of {one['reporter']}{place}: {one['reason']}{text}"))
+    for one in held["rivals"]:
+        text = f" ({one['text']})" if one["text"] else ""
+        found.append(
+            ("rival", f"{one['reporter']} gives it too{text}, {ago(one['ago_s'])}, and is not taken")
+        )
+    for one in held["history"][1:]:
+        reading = one["reading"]
+        absent = isinstance(reading, dict)
+        was = reading.get("presence", "") if absent else json.dumps(reading, ensure_ascii=False)
+        found.append(("before", f"{was}, {ago(one['ago_s'])}"))
+    return found
+
+
+def _host(host: Document) -> list[tuple[str, str]]:
+    found = [("host", host["state"] or "unknown")]
+    return found + [("held by", f"{hold['owner']}: {hold['reason']}") for hold in host["holds"]]
+
+
+def _broker(broker: Document) -> tuple[str, str]:
+    if not broker["known"]:
+        return ("broker", f"cannot be asked: {broker['trouble']}")
+    reading = broker["reading"]
+    if reading is None:
+        text = "holds nothing"
+    elif reading["presence"] == "value":
+        text = f"holds {json.dumps(reading['value'], ensure_ascii=False)}"
+    else:
+        text = f"holds {reading['presence']}: {reading['cause']}"
+    differs = f"; differs: {broker['differs']}" if broker["differs"] else ""
+    return ("broker", f"{text} (revision {broker['revision']}){differs}")

@@ -1,0 +1,84 @@
+"""`xce-agent reporter lint FILE ...`: what can be said of a reporter without running it."""
+
+import os
+from collections.abc import Sequence
+
+from xce.agent import trial
+from xce.agent.cli import GOOD, TROUBLE, USAGE, output
+from xce.agent.cli.settings import Options, UsageError, read
+from xce.agent.intake import settings_file
+from xce.linux import users
+from xce.model.configuration import AgentFile
+from xce.model.resource import Scope
+from xce.reporters import cage
+from xce.reporters.directory import Candidate
+
+SUMMARY = "check a reporter and its settings without running it"
+PROGRAM = "xce-agent reporter lint"
+USAGE_TEXT = f"""\
+usage: {PROGRAM} [--config FILE] FILE|NAME ...
+
+Checks owner and mode of the whole path, the first line, whether its user may read it, its YAML settings, and
+its types against those of the cluster as last learned on this host.
+exit status: 0 nothing found, 1 something found"""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Check each; 1 if something was found in any."""
+    if "--help" in argv:
+        print(USAGE_TEXT)
+        return GOOD
+    try:
+        options = Options(argv, values=["--config"])
+        if not options.arguments:
+            raise UsageError("expected a FILE or the NAME of a reporter")
+        settings = read(options.get("--config"), AgentFile)
+    except UsageError as error:
+        output.fail(PROGRAM, str(error))
+        return USAGE
+    clean = True
+    for what in options.arguments:
+        try:
+            candidate = trial.find(what, settings)
+            found = findings(candidate, settings)
+        except trial.NoSuchReporter as error:
+            found = [("problem", str(error))]
+        for level, text in found or [("ok", _summary(candidate, settings))]:
+            print(output.printable(f"{what}: {level}: {text}"))
+        clean = clean and not found
+    return GOOD if clean else TROUBLE
+
+
+def findings(candidate: Candidate, settings: AgentFile) -> list[tuple[str, str]]:
+    """What is wrong (`problem`: it would not run) or odd (`warning`)."""
+    found: list[tuple[str, str]] = []
+    # As the agent sees it, whoever asks: it is root wherever reporters have a user of their own.
+    uid = 0 if os.geteuid() == 0 else os.geteuid()
+    policy = cage.Policy(uid=uid, user=settings.reporters.user, allow_root=settings.reporters.allow_root)
+    try:
+        person = cage.admit(candidate, policy, users.find)
+        if person.note:
+            found.append(("warning", person.note))
+    except cage.NotAdmittedError as error:
+        found.append(("problem", str(error)))
+    if candidate.warning:
+        found.append(("warning", candidate.warning))
+    types = trial.types_for(candidate, settings)
+    found += [("problem", text) for text in types.problems.get(settings_file(candidate), ())]
+    for name in candidate.settings.reports:
+        kind = types.in_force.get(name)
+        if kind is None:
+            found.append(("problem", f"reports: no such resource type {name!r}; declare it under 'types:'"))
+        elif kind.scope is not Scope.HOST:
+            found.append(
+                ("problem", f"reports: {name} has scope {kind.scope.value}, which a host cannot report")
+            )
+        elif kind.reporter not in {"", candidate.name}:
+            found.append(("problem", f"reports: only '{kind.reporter}' reports {name}"))
+    return found
+
+
+def _summary(candidate: Candidate, settings: AgentFile) -> str:
+    own = candidate.settings
+    every = output.span(own.interval or settings.reporters.interval)
+    return f"{own.mode.value}, every {every}, as {own.user or settings.reporters.user}"

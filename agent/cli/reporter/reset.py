@@ -1,0 +1,34 @@
+"""`xce-agent reporter reset NAME`: forget its failures and run it again soon."""
+
+from collections.abc import Sequence
+
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli.settings import Options, UsageError
+
+SUMMARY = "forget a reporter's failures and run it again soon"
+PROGRAM = "xce-agent reporter reset"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Tell the running agent; 0 when it knows the reporter."""
+    if "--help" in argv:
+        print(f"usage: {PROGRAM} [--socket PATH] NAME ...\n\n{SUMMARY}")
+        return GOOD
+    try:
+        options = Options(argv, values=["--socket"])
+        if not options.arguments:
+            raise UsageError("expected the NAME of a reporter")
+        path = client.socket_path(options.get("--socket"))
+        for name in options.arguments:
+            client.ask(path, op="reset", reporter=name)
+            print(f"{name}: will run again soon")
+    except UsageError as error:
+        output.fail(PROGRAM, str(error))
+        return USAGE
+    except client.AgentError as error:
+        output.fail(PROGRAM, str(error))
+        return TROUBLE
+    except client.NotRunning as error:
+        output.fail(PROGRAM, str(error))
+        return NOT_RUNNING
+    return GOOD

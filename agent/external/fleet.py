@@ -1,0 +1,199 @@
+"""`xce-reporter fleet N`: N hosts that are not there, each with a connection of its own.
+
+For demonstrations, load tests and a broker's rehearsal: their handshakes, hellos, reports, heartbeats and
+reconnects are those of real agents, since the code is the agents' own; only their values (the built-in load
+indices and attributes) are made up. They share one key, whose host pattern must cover their names.
+"""
+
+import random
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from xce.agent.cli import GOOD, TROUBLE, USAGE, output
+from xce.agent.cli.settings import Options, UsageError
+from xce.agent.core import Core, Effect, Identity, Judge, Learn
+from xce.agent.link import Link
+from xce.agent.node import Node
+from xce.agent.types import Types
+from xce.linux.loop import Loop
+from xce.model import VERSION
+from xce.model.builtin_types import ATTRIBUTES, BUILTIN, LOAD_INDICES
+from xce.model.link import Phase
+from xce.model.message import ReporterState
+from xce.model.resource import Kind
+from xce.model.role import Role
+from xce.model.supply import name_problem
+from xce.model.value import Value
+from xce.wire import dealer, keys
+from xce.wire.keys import KeyFileError, KeyPair
+
+SUMMARY = "connect any number of simulated hosts to a broker"
+PROGRAM = "xce-reporter fleet"
+USAGE_TEXT = f"""\
+usage: {PROGRAM} --broker ENDPOINT [--key FILE --broker-key FILE] [options] N
+
+  --key FILE         an agent's key whose host pattern covers all the names
+  --broker-key FILE  the broker's public key
+  --prefix TEXT      names are TEXT and a number (default: sim)
+  --first NUMBER     of the first host (default 1)
+  --interval S       between two reports of a host (default 15)
+  --seed NUMBER      of the values (default 1)
+
+Prints how many are linked whenever that changes. Ends with TERM or INT."""
+
+DESCRIPTORS_EACH = 4
+SHOW_S = 1.0
+
+
+class SimulatedHost:
+    """One host: the agent's own parts, and a source that makes up values."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        name: str,
+        *,
+        endpoint: str,
+        credentials: Callable[[], tuple[KeyPair | None, bytes | None]],
+        interval: float,
+        chance: random.Random,
+    ) -> None:
+        self._loop, self._interval, self._chance = loop, interval, chance
+        self.node = Node(Types())
+        identity = Identity(
+            role=Role.AGENT.value,
+            name=name,
+            software=VERSION,
+            machine_id=f"simulated-{name}",
+            nonce=f"{chance.getrandbits(64):016x}",
+            address=f"simulated {name}",
+        )
+        self.core = Core(identity, self.node, now=loop.now(), random=random.uniform)
+        self.link = Link(
+            loop,
+            self.core,
+            endpoint=endpoint,
+            credentials=credentials,
+            on_effect=self._on_effect,
+            every_turn=False,
+        )
+        self._runs = 0
+        self._values: dict[str, Value] = {
+            kind.name: chance.randrange(1, 1 << 16) if kind.kind is Kind.NUMERIC else f"simulated {kind.name}"
+            for kind in ATTRIBUTES
+        }
+        self._report()
+        self.link.turn()
+
+    def _report(self) -> None:
+        """The next frame: the load indices move, the attributes stay."""
+        self._loop.call_later(self._interval * (1 if self._runs else self._chance.random()), self._next)
+        self._runs += 1
+        for kind in LOAD_INDICES:
+            self._values[kind.name] = round(self._chance.uniform(0, 1 if kind.name == "ut" else 1000), 2)
+        now, ttl = self._loop.now(), 3 * self._interval
+        known = {name: value for name, value in self._values.items() if name in self.node.types.in_force}
+        self.node.table.publish(BUILTIN, known, run=self._runs, at=now, ttl=ttl, now=now)
+        state = ReporterState(state="running", mode="builtin", ttl_ms=int(ttl * 1000), runs=self._runs)
+        self.node.set_state(BUILTIN, state)
+
+    def _next(self) -> None:
+        self._report()
+        self.link.turn()
+
+    def _on_effect(self, effect: Effect) -> None:
+        if isinstance(effect, Learn):
+            self.node.types.learn(effect.types)
+            self.node.apply_types(self._loop.now())
+        elif isinstance(effect, Judge):
+            self.node.types.judge(effect.types)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Serve until TERM or INT."""
+    if "--help" in argv:
+        print(USAGE_TEXT)
+        return GOOD
+    values = ["--broker", "--key", "--broker-key", "--prefix", "--first", "--interval", "--seed"]
+    try:
+        options = Options(argv, values=values)
+        if len(options.arguments) != 1 or not options.arguments[0].isdecimal():
+            raise UsageError(f"expected one N\n{USAGE_TEXT}")
+        if not options.get("--broker"):
+            raise UsageError("expected --broker ENDPOINT")
+        if problem := name_problem(options.get("--prefix", "sim")):
+            raise UsageError(f"--prefix: {problem}")
+        count = int(options.arguments[0])
+        credentials = _credentials(options)
+        _make_room(count)
+    except (UsageError, KeyFileError) as error:
+        output.fail(PROGRAM, str(error))
+        return USAGE
+    except (OSError, ValueError) as error:
+        output.fail(PROGRAM, f"cannot have so many connections: {error}")
+        return TROUBLE
+    _serve(options, count, credentials)
+    return GOOD
+
+
+def _serve(options: Options, count: int, credentials: tuple[KeyPair | None, bytes | None]) -> None:
+    import signal  # noqa: PLC0415
+
+    loop = Loop()
+    first, interval = int(options.number("--first", 1)), options.number("--interval", 15)
+    seed = int(options.number("--seed", 1))
+    hosts = [
+        SimulatedHost(
+            loop,
+            f"{options.get('--prefix', 'sim')}{first + number}",
+            endpoint=options.get("--broker"),
+            credentials=lambda: credentials,
+            interval=interval,
+            chance=random.Random(f"{seed} {first + number}"),  # noqa: S311 - values, not secrets
+        )
+        for number in range(count)
+    ]
+    told = [""]
+
+    def show() -> None:
+        linked = sum(host.core.phase is Phase.SYNCED for host in hosts)
+        trouble = next((host.core.trouble for host in hosts if host.core.trouble), "")
+        text = f"{linked} of {count} linked" + (f"; {trouble}" if trouble and linked < count else "")
+        if text != told[0]:
+            told[0] = text
+            print(text, flush=True)
+        loop.call_later(SHOW_S, show)
+
+    show()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.on_signal(number, loop.stop)
+    loop.run()
+    for host in hosts:
+        host.core.goodbye(0, loop.now())
+        host.link.turn()
+    loop.turn(0.05)
+    for host in hosts:
+        host.link.close()
+    loop.close()
+
+
+def _credentials(options: Options) -> tuple[KeyPair | None, bytes | None]:
+    if not options.get("--key"):
+        return None, None
+    key = keys.load(Path(options.get("--key")), secret=True)
+    return key, keys.load(Path(options.get("--broker-key")), secret=False).public
+
+
+def _make_room(count: int) -> None:
+    """Raise the limit on descriptors as far as needed and allowed."""
+    needed = DESCRIPTORS_EACH * count + 256
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard) if hard != -1 else needed, hard))
+        if hard not in {-1} and hard < needed:
+            print(
+                f"{PROGRAM}: only {hard} descriptors are allowed, {needed} would be needed", file=sys.stderr
+            )
+    dealer.allow(count)
