@@ -116,7 +116,7 @@ def _control_groups(settings: AgentFile) -> Iterator[Finding]:
         )
         return
     yield Finding("ok", f"groups can be made in {home.path}")
-    if not os.path.exists(f"{home.path}/cgroup.kill") and home.path.count("/") > 3:
+    if os.path.exists(f"{home.path}/cgroup.type") and not os.path.exists(f"{home.path}/cgroup.kill"):
         yield Finding(
             "warning", "no cgroup.kill: ending a fork bomb may take several rounds", "Linux 5.14 or newer"
         )
