@@ -48,8 +48,10 @@ if TYPE_CHECKING:
 
 BEGIN_S = 0.25
 """Reporters start after the hello, or after this long without a link."""
-STOP_S = 4.5
-"""After this long a stop goes on without what could not be ended."""
+KILL_S, STOP_S = 3.0, 4.5
+"""A stop kills what is left after the first, and goes on without it after the second."""
+COUNTERS_S = 60.0
+"""How often counters that nobody asked for are brought up to date, for the broker's metrics."""
 LAST_WORDS_S = 0.05
 """For the goodbye to leave the socket."""
 COLD_S = 60.0
@@ -128,6 +130,7 @@ class Daemon:
         self._begin_reporters()
         self._begin_metrics()
         self.loop.call_later(COLD_S, self.node.table.settled_in)
+        self.loop.call_later(COUNTERS_S, self._count)
         if self._notify is not None:
             self._notify("READY=1")
             if (every := log.watchdog_interval_s()) is not None:
@@ -239,10 +242,15 @@ class Daemon:
         except OSError as error:
             self.faults["metrics"] = f"cannot listen on {wanted}: {error.strerror}"
 
+    def _count(self) -> None:
+        self._refresh()
+        self.loop.call_later(COUNTERS_S, self._count)
+
     # --------------------------------------------------------------------------------------- running
 
     def status(self) -> dict[str, Any]:
         """The status document; see `status.py`."""
+        self._refresh()
         now = self.loop.now()
         document: dict[str, Any] = {
             "running": True,
@@ -285,6 +293,12 @@ class Daemon:
             for one in account.refusals
             if one.name == resource
         ]
+
+    def _refresh(self) -> None:
+        """Bring the states' counters up to date: single runs are not told."""
+        if self.supervisor is not None and self.intake is not None:
+            for name, state in self.supervisor.states().items():
+                self.intake.state(name, state)
 
     def _on_effect(self, effect: Effect) -> None:
         if isinstance(effect, Learn):
@@ -435,11 +449,16 @@ class Daemon:
         self.core.goodbye(0, self.loop.now())
         if self._watch is not None:
             self._watch.close()
+        self.loop.call_later(KILL_S, self._kill)
         self.loop.call_later(STOP_S, self._give_up)
         if self.supervisor is None:
             self._leave()
         else:
             self.supervisor.stop(self._leave)
+
+    def _kill(self) -> None:
+        if self.supervisor is not None and self.supervisor.group is not None:
+            self.supervisor.group.kill()
 
     def _give_up(self) -> None:
         self.log.warning("some children cannot be ended; leaving without them")

@@ -19,7 +19,7 @@ from xce.reporters import cage, contract, elim
 from xce.reporters.contract import Context, Outcome, Verdict
 from xce.reporters.directory import SETTINGS, Candidate
 from xce.reporters.frame import LIMITS, Frame, Refusal, TooLong, parse_line
-from xce.reporters.reporter import RunResult
+from xce.reporters.result import RunResult
 
 KEPT = LIMITS.refusals
 SHOWN_S = 60.0

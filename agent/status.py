@@ -15,7 +15,7 @@ from xce.model.value import Presence, presence_of
 
 if TYPE_CHECKING:
     from xce.agent.intake import Account
-    from xce.reporters.reporter import View
+    from xce.reporters.result import View
 
 Document = dict[str, Any]
 

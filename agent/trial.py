@@ -28,7 +28,7 @@ from xce.reporters import cage, contract, elim, supervisor
 from xce.reporters.contract import Context, Outcome
 from xce.reporters.directory import SETTINGS, Candidate, look_at
 from xce.reporters.frame import Frame, Refusal, TooLong, parse_line
-from xce.reporters.reporter import RunResult
+from xce.reporters.result import RunResult
 from xce.reporters.supervisor import Supervisor
 
 STOP_S = 10.0

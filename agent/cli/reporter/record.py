@@ -10,7 +10,7 @@ from xce.agent.trial import NoSuchReporter, Trial, Verdict
 from xce.model.configuration import AgentFile
 from xce.reporters.frame import TooLong
 from xce.reporters.replay import Recorder
-from xce.reporters.reporter import RunResult
+from xce.reporters.result import RunResult
 
 SUMMARY = "record a reporter's runs, to be played again with xce-reporter replay"
 PROGRAM = "xce-agent reporter record"

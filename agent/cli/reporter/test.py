@@ -10,7 +10,7 @@ from xce.linux.reaper import Exit
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.value import Absent, Reading
 from xce.reporters.frame import TooLong, escape, shown
-from xce.reporters.reporter import RunResult
+from xce.reporters.result import RunResult
 
 SUMMARY = "run a reporter as the agent would, and say line by line what would be taken"
 PROGRAM = "xce-agent reporter test"
