@@ -8,7 +8,14 @@ import pytest
 
 from tests.project import tree
 from xce.model import document
-from xce.model.configuration import AgentFile, AgentReporters, BrokerFile, HostsFile, ResourcesFile
+from xce.model.configuration import (
+    AgentFile,
+    AgentReporters,
+    BrokerFile,
+    HostsFile,
+    ReporterSettings,
+    ResourcesFile,
+)
 from xce.model.site import check_site, site_of
 
 FILES: dict[str, type[Any]] = {
@@ -39,6 +46,13 @@ def test_the_examples_fit_each_other() -> None:
     site = site_of(resources.value, hosts.value)
     assert site.values["host:node016"]["rack"] == "B4"
     assert site.values["host:login1"]["rack"] == "A1"
+
+
+def test_the_example_reporters_declare_nothing_else_than_the_cluster() -> None:
+    ours = {kind.name: kind for kind in document.load(text_of("resources.yaml"), "", ResourcesFile).types}
+    for path in tree.tracked("reporters/examples/*.yaml"):
+        settings = document.load((tree.ROOT / path).read_text(), str(path), ReporterSettings)
+        assert [kind for kind in settings.types if ours.get(kind.name, kind) != kind] == []
 
 
 @pytest.mark.parametrize(("name", "changed"), [("agent.yaml", {"broker"}), ("broker.yaml", set[str]())])
