@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
-import zmq
 
 from xce.broker.audit import Audit as AuditLog
 from xce.broker.core.effect import Audit, CutOff, Effect, Note, Persist, Send, SendBytes
@@ -26,6 +25,7 @@ from xce.broker.logs import log
 from xce.broker.store import Batch, Store, StoreError
 from xce.model.message import Done
 from xce.wire import codec
+from xce.wire.poll import Poll
 from xce.wire.router import TURN, Router, Sent, Stranger
 from xce.wire.zap import Authenticator
 
@@ -86,9 +86,11 @@ class Server:
         """Make the start durable before anybody is served; raises `StoreError`."""
         self.perform(effects)
         deadline = self.clock() + START_S
+        poll = Poll()
+        poll.add(self.store.fileno())
         while len(self.broker.state.journal):
             self._submit()
-            zmq.zmq_poll([(self.store.fileno(), zmq.POLLIN)], 100)
+            poll.wait(100)
             self._stored()
             if self._fault or self.clock() > deadline:
                 raise StoreError(self._fault or f"the disk did not answer within {START_S:g} s")
@@ -117,14 +119,14 @@ class Server:
         """Serve until a signal says stop."""
         router, zap = self.router, self.zap
         assert router is not None, "internal error: run before listen"
-        everything, resting = zmq.Poller(), zmq.Poller()
-        for poller in (everything, resting):
-            poller.register(self.store.fileno(), zmq.POLLIN)
-            poller.register(chores.fileno(), zmq.POLLIN)
+        everything, resting = Poll(), Poll()
+        for poll in (everything, resting):
+            poll.add(self.store.fileno())
+            poll.add(chores.fileno())
             if zap is not None:
-                poller.register(zap.socket, zmq.POLLIN)
-        everything.register(router.socket, zmq.POLLIN)
-        everything.register(router.monitor, zmq.POLLIN)
+                poll.add(zap.socket)
+        everything.add(router.socket)
+        everything.add(router.monitor)
         pace = _Pace(self.clock())
         following = self.clock() + 1
         gc.collect()
@@ -139,7 +141,7 @@ class Server:
                 self._second(now)
                 chores.second(now)
             wait_ms = 0 if self.broker.busy() else max(1, int((following - now) * 1000))
-            ready = dict(everything.poll(wait_ms))
+            ready = everything.wait(wait_ms)
             if zap is not None and zap.socket in ready:
                 zap.serve()
             if router.monitor in ready:
@@ -151,8 +153,8 @@ class Server:
             if taken < TURN and pace.fast(taken, self.clock()) and not self.broker.busy():
                 self._rest(resting)
 
-    def _rest(self, resting: zmq.Poller) -> None:
-        ready = dict(resting.poll(REST_MS))
+    def _rest(self, resting: Poll) -> None:
+        ready = resting.wait(REST_MS)
         if self.zap is not None and self.zap.socket in ready:
             self.zap.serve()
         if self.store.fileno() in ready:
