@@ -126,11 +126,33 @@ class Daemon:
         self._server.listen(router, zap)
         for endpoint in router.endpoints:
             log.info("listening on %s", endpoint)
+        self._serve_metrics()
         self._notify(f"READY=1\nSTATUS={self._status()}")
         self._server.run(self)
         self._notify("STOPPING=1\nSTATUS=stopping")
         self._server.finish()
         self._keeper.keep_all(self.broker)
+
+    def _serve_metrics(self) -> None:
+        """Open the metrics' endpoint; without it the broker serves all the same, and says what is missing."""
+        if not self.config.metrics:
+            return
+        from xce.broker.line import Broker as Address  # noqa: PLC0415 - 6 MB that only a scraped broker needs
+        from xce.broker.metrics import Exporter, MetricsError  # noqa: PLC0415
+
+        try:
+            if not self.config.local:
+                raise MetricsError(
+                    "cannot serve metrics without the local socket: set 'local' in broker.yaml"
+                )
+            exporter = Exporter(self.config.metrics, Address(f"ipc://{self.config.local}"))
+        except MetricsError as error:
+            log.warning("%s", error)
+            self.broker.questions.trouble["metrics"] = str(error)
+        else:
+            self._stack.callback(exporter.close)
+            exporter.start()
+            log.info("metrics at http://%s/metrics", self.config.metrics)
 
     # ------------------------------------------------------------------------------- the server's chores
 

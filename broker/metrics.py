@@ -9,6 +9,7 @@ The number of series is bounded, whatever the size of the cluster: hosts are cou
 summed by name (`NAMES` of them), and only what is in trouble is named with its place (`TROUBLED` of them).
 """
 
+import contextlib
 import socket
 import threading
 import time
@@ -32,6 +33,7 @@ FRESH_S = 2.0
 TIMEOUT_S = 10.0
 CLIENT_S = 5.0
 """A scraper that is slower than this is cut off."""
+CLOSE_S = 1.0
 OTHERS = "(others)"
 
 
@@ -185,7 +187,8 @@ class Exporter:
             raise MetricsError(f"cannot serve metrics at {address}: {error.strerror}") from error
         self._server.set_app(self._app)
         self._scrape = make_wsgi_app(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
 
     @property
     def port(self) -> int:
@@ -197,13 +200,14 @@ class Exporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving; may be called twice. A scrape that hangs ends with the process."""
+        self._stop.set()
+        with contextlib.suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread up
         if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join(2 * self._timeout + self._server.patience)
-        self._server.server_close()
-        if self._client is not None:
-            self._client.close()
+            self._thread.join(CLOSE_S)
+        if not self._thread.is_alive():
+            self._server.server_close()
 
     def collect(self) -> list[Metric]:
         """The families of one scrape: a collector for prometheus_client. Raises `BrokerError`."""
@@ -214,6 +218,12 @@ class Exporter:
             tally = client.finish(Tally())
             self._newest = (now, list(families(status, tally, self._clock() - now)))
         return self._newest[1]
+
+    def _serve(self) -> None:
+        while not self._stop.is_set():
+            self._server.handle_request()
+        if self._client is not None:
+            self._client.close()
 
     def _app(self, environ: dict[str, object], start_response: Callable[..., object]) -> Iterable[bytes]:
         if environ["PATH_INFO"] not in {"/metrics", "/"}:

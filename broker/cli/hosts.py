@@ -87,7 +87,7 @@ def _holds(row: views.HostRow) -> str:
 
 
 def _readings(presences: dict[str, int]) -> str:
-    counts = [f"{presences.get('value', 0)}"]
+    counts = [f"{presences.get('value', 0)} good"]
     counts += [f"{count} {name}" for name, count in sorted(presences.items()) if name != "value"]
     return ", ".join(counts)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.broker.test_client import HERE, change, heard, obedient
+from tests.fakes.fed_agent import FedAgent
+from tests.fakes.live_broker import LiveBroker
 from tests.fakes.program import Program
 from tests.fakes.scripted_broker import Answers, ScriptedBroker
 from xce.model.message import Credit, Failed, Lost, SnapshotRequest, ToBroker, WatchRequest
@@ -122,3 +124,28 @@ def test_it_says_why_it_ends(controller: str, tmp_path: Path) -> None:
             assert program.wait() == 1
     with Program([controller, "tcp://127.0.0.1:1", "/none.key", "/none.pub"]) as program:
         program.until("/none.key: no key in it")
+
+
+@pytest.mark.system
+def test_it_follows_the_real_broker_over_curve_and_over_its_death(controller: str, tmp_path: Path) -> None:
+    broker = LiveBroker(tmp_path, tcp=True)
+    broker.new_key("ctl", Role.CONTROLLER)
+    keys.save(keys.KeyPair("broker", "broker", broker.key.public), tmp_path / "broker.pub")
+    endpoint = f"tcp://127.0.0.1:{broker.port}"
+    with (
+        broker,
+        FedAgent(broker.local, "node1", {"level": 1}) as agent,
+        Program([controller, endpoint, f"{tmp_path}/ctl.key", f"{tmp_path}/broker.pub"]) as program,
+    ):
+        agent.wait_welcome()
+        program.until("whole")
+        for number in range(2, 100):
+            agent.feed(level=number)
+        program.until('"level":99')
+        broker.kill()
+        broker.start()
+        program.until("lost ")
+        program.until("whole")
+        agent.wait_welcome(2)
+        agent.feed(level=1000)
+        program.until('"level":1000')

@@ -15,6 +15,8 @@ from prometheus_client.openmetrics import parser as openmetrics
 from tests.broker.test_client import at
 from tests.broker.test_client import obedient as map_of_one_host
 from tests.broker.test_views import NODE, POOL
+from tests.fakes.fed_agent import FedAgent
+from tests.fakes.live_broker import LiveBroker
 from tests.fakes.scripted_broker import Answers, ScriptedBroker
 from xce.broker.metrics import Exporter, MetricsError, families
 from xce.broker.tally import TROUBLED, Tally
@@ -185,3 +187,23 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(MetricsError, match=rf"127\.0\.0\.1:{port}: Address already in use"):
             Exporter(f"127.0.0.1:{port}", at(Path("none")))
+
+
+@pytest.mark.system
+def test_the_real_broker_serves_its_metrics_where_its_file_says(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with (
+        LiveBroker(tmp_path, metrics=f"127.0.0.1:{port}") as broker,
+        FedAgent(broker.local, "node1", {"level": 7}) as agent,
+    ):
+        agent.wait_welcome()
+        time.sleep(0.2)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            found = samples(answer.read().decode())
+        assert found["xce_hosts", "available"] == 1
+        assert found["xce_hosts", "expected"] == 2
+        assert found["xce_readings", "value"] >= 1
+        assert found["xce_reporters", "fed", "waiting"] == 1
+        assert found["xce_pool_base", "matlab", "lic"] == 10
+        assert found["xce_broker_events_total", "reports"] >= 1

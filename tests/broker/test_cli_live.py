@@ -1,0 +1,171 @@
+"""Every command against the real broker: what is done is shown, and what is shown is true."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.fed_agent import FedAgent
+from tests.fakes.live_broker import PROGRAM, LiveBroker
+from tests.fakes.program import Program
+from xce.broker.cli import main
+from xce.broker.client import Client
+from xce.model.value import Absent, Presence, Reading
+
+pytestmark = pytest.mark.system
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
+    """One broker with one live host; the tests use different names."""
+    with LiveBroker(tmp_path_factory.mktemp("b")) as broker:
+        values: dict[str, Reading] = {"level": 812, "label": Absent(Presence.UNKNOWN, cause="exit status 3")}
+        with FedAgent(broker.local, "node1", values) as agent:
+            agent.wait_welcome()
+            with Client(broker.local) as client:
+                for event in client.watch():
+                    if event and "level" in client.snapshot().locations["host:node1"].values:
+                        break
+            yield broker
+
+
+def call(broker: LiveBroker, capsys: Output, *arguments: str, code: int = 0) -> str:
+    """Standard output of a command that ends with `code`."""
+    assert main([*arguments, "--broker", broker.local.endpoint]) == code, capsys.readouterr()
+    return capsys.readouterr().out
+
+
+def call_json(broker: LiveBroker, capsys: Output, *arguments: str, code: int = 0) -> Any:
+    return json.loads(call(broker, capsys, *arguments, "--json", code=code))
+
+
+def test_supply_shows_value_age_reporter_and_cause(broker: LiveBroker, capsys: Output) -> None:
+    (row,) = call_json(broker, capsys, "supply", "level", "--host", "node[1-2]")
+    assert (row["location"], row["value"], row["unit"], row["presence"]) == ("host:node1", 812, "MB", "value")
+    assert row["reporter"] == "fed"
+    assert 0 <= row["age_s"] < 60
+    lines = call(broker, capsys, "supply", "l*", "--location", "host:node1").splitlines()
+    assert lines[0].split() == [
+        *("RESOURCE", "LOCATION", "VALUE", "PRESENCE", "AGE", "SOURCE", "STATE", "REPORTER", "HOLDS", "CAUSE")
+    ]
+    assert lines[1].split()[:4] == ["label", "host:node1", "-", "unknown"]
+    assert lines[1].endswith("exit status 3")
+
+
+def test_supply_problems_ends_with_1_if_there_are_any(broker: LiveBroker, capsys: Output) -> None:
+    assert "exit status 3" in call(broker, capsys, "supply", "--problems", code=1)
+    assert call(broker, capsys, "supply", "level", "--host", "node1", "--problems") == ""
+
+
+def test_hosts_shows_states_and_what_was_ordered(broker: LiveBroker, capsys: Output) -> None:
+    rows = {row["host"]: row for row in call_json(broker, capsys, "hosts")}
+    assert rows["node1"]["state"] == "available"
+    assert rows["node3"]["state"] == "expected"
+    assert rows["node1"]["groups"] == ["rack1"]
+    call(broker, capsys, "host", "add", "cloud[1-2]", "--group", "rack1", "--join-within", "600")
+    lines = call(broker, capsys, "hosts", "cloud*").splitlines()[1:]
+    assert [line.split()[:2] for line in lines] == [["cloud1", "expected"], ["cloud2", "expected"]]
+    call(broker, capsys, "host", "release", "cloud1", "--reason", "sent back")
+    assert "released" in call(broker, capsys, "hosts", "cloud1") or not call(
+        broker, capsys, "hosts", "cloud1"
+    )
+
+
+def test_a_drain_is_shown_and_ended(broker: LiveBroker, capsys: Output) -> None:
+    assert "revision" in call(broker, capsys, "drain", "node2", "--reason", "fan 3 is dead")
+    assert "fan 3 is dead" in call(broker, capsys, "drain")
+    assert "draining" in call(broker, capsys, "hosts", "node2")
+    call(broker, capsys, "drain", "--end", "node2")
+    assert "node2" not in call(broker, capsys, "drain")
+
+
+def test_holds_are_placed_listed_and_ended_by_owner(broker: LiveBroker, capsys: Output) -> None:
+    call(broker, capsys, "hold", "pool:matlab", "--reason", "server moves", "--label", "move")
+    call(broker, capsys, "hold", "pool:matlab", "--reason", "audit")
+    rows = call_json(broker, capsys, "hold")
+    owners = sorted(row["owner"] for row in rows if row["location"] == "pool:matlab")
+    assert owners == ["admin:root", "admin:root/move"]
+    assert main(["hold", "--end", "pool:matlab", "--broker", broker.local.endpoint]) == 2
+    assert "admin:root | admin:root/move" in capsys.readouterr().err
+    call(broker, capsys, "hold", "--end", "pool:matlab", "--owner", "admin:root/move")
+    call(broker, capsys, "hold", "--end", "pool:matlab")
+    assert not [row for row in call_json(broker, capsys, "hold") if row["location"] == "pool:matlab"]
+
+
+def test_a_pools_amount_is_set_once_for_one_id(broker: LiveBroker, capsys: Output) -> None:
+    order = ["pool", "set", "matlab", "lic", "--borrowed", "5", "--op-id", "borrow-1"]
+    assert call(broker, capsys, *order) == call(broker, capsys, *order)
+    rows = {row["resource"]: row for row in call_json(broker, capsys, "pools", "matlab")}
+    assert (rows["lic"]["base"], rows["lic"]["borrowed"], rows["lic"]["total"]) == (10, 5, 15)
+    assert "15" in call(broker, capsys, "pools")
+
+
+def test_types_are_listed_with_unit_and_scope(broker: LiveBroker, capsys: Output) -> None:
+    rows = {row["name"]: row for row in call_json(broker, capsys, "types")}
+    assert rows["lic_free"]["scope"] == "pool"
+    assert "r15s" in rows, "the load indices are known to every cluster"
+    assert "level  numeric  MB" in call(broker, capsys, "types", "level")
+
+
+def test_a_snapshot_has_its_numbers_and_all_of_it_as_json(broker: LiveBroker, capsys: Output) -> None:
+    assert "revision" in call(broker, capsys, "snapshot")
+    whole = call_json(broker, capsys, "snapshot", "host:node1")
+    assert list(whole["locations"]) == ["host:node1"]
+    assert whole["locations"]["host:node1"]["values"]["level"] == 812
+    assert whole["quality"]["value"] >= 1
+
+
+def test_status_names_the_broker_and_its_peers(broker: LiveBroker, capsys: Output) -> None:
+    out = call(broker, capsys, "status", "--peers")
+    assert "revision" in out
+    assert "node1" in out
+    assert call_json(broker, capsys, "status")["pid"] > 1
+
+
+def test_keys_are_added_listed_and_revoked(broker: LiveBroker, capsys: Output, tmp_path: Path) -> None:
+    assert main(["key", "new", "lab", "--role", "controller", "--directory", str(tmp_path)]) == 0
+    call(broker, capsys, "key", "add", str(tmp_path / "lab.pub"))
+    (row,) = [row for row in call_json(broker, capsys, "key", "list") if row["name"] == "lab"]
+    assert "revoked" not in row
+    call(broker, capsys, "key", "revoke", "lab", "--reason", "disk was sold")
+    assert "disk was sold" in call(broker, capsys, "key", "list")
+    assert main(["key", "add", str(tmp_path / "lab.pub"), "--broker", broker.local.endpoint]) == 1
+    assert "was revoked" in capsys.readouterr().err
+
+
+def test_what_the_broker_refuses_is_exit_1_in_its_words(broker: LiveBroker, capsys: Output) -> None:
+    assert main(["drain", "nowhere", "--reason", "x", "--broker", broker.local.endpoint]) == 1
+    captured = capsys.readouterr()
+    assert "cannot drain host 'nowhere': there is no such host" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_watch_prints_numbered_changes_as_lines(broker: LiveBroker, capsys: Output) -> None:
+    arguments = [sys.executable, "-c", PROGRAM, "watch", "--broker", broker.local.endpoint]
+    with (
+        Program([*arguments, "--location", "host:node3", "--count", "2"]) as lines,
+        Program([*arguments, "--json", "--seconds", "30"]) as raw,
+    ):
+        lines.until("snapshot: ")
+        raw.until('"event":"fresh"')
+        call(broker, capsys, "hold", "host:node3", "--reason", "disk is full")
+        line = lines.until("host:node3 held by admin:root: disk is full")
+        assert line.startswith("#")
+        number = int(line.split()[0][1:])
+        delta = json.loads(raw.until('"event":"changed"'))["delta"]
+        assert delta["position"]["sequence"] == number
+        call(broker, capsys, "hold", "--end", "host:node3")
+        lines.until("host:node3 no longer held by admin:root")
+        assert lines.wait() == 0
+
+
+def test_the_reader_of_a_pipe_may_leave(broker: LiveBroker) -> None:
+    command = f"{sys.executable} -c '{PROGRAM}' types --broker {broker.local.endpoint} | head -1"
+    with Program(["sh", "-c", command]) as program:
+        program.until("NAME")
+        assert program.wait() == 0
+        assert "Traceback" not in "\n".join(program.lines)
