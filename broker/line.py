@@ -193,7 +193,7 @@ class Line:
 
 _HINTS = {
     LinkState.REJECTED: "an admin makes our key known with: xce-broker key add FILE.pub",
-    LinkState.WRONG_KEY: "get the broker's current public key (xce-broker key show on its host)",
+    LinkState.WRONG_KEY: "copy /etc/xce/keys/broker.pub from the broker's host",
     LinkState.NOT_A_BROKER: "check the address, and that keys are given for tcp://",
     LinkState.NO_ROUTE: "is xce-broker running there, and the port open? systemctl status xce-broker",
 }

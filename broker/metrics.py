@@ -10,6 +10,7 @@ summed by name (`NAMES` of them), and only what is in trouble is named with its 
 """
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -17,7 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import make_wsgi_app
 
 from xce.broker.client import Client
@@ -34,6 +41,7 @@ TIMEOUT_S = 10.0
 CLIENT_S = 5.0
 """A scraper that is slower than this is cut off."""
 CLOSE_S = 1.0
+_WITHIN = re.compile(r"commits\.within_([0-9]+)_ms")
 OTHERS = "(others)"
 
 
@@ -72,8 +80,28 @@ def _of_broker(status: BrokerStatus) -> Iterator[Metric]:
         if name.startswith("refused.")
     }
     yield _counter("xce_broker_refused", "messages, values and peers that were refused", refused, "reason")
-    others = {name: count for name, count in status.counters.items() if not name.startswith("refused.")}
+    yield _commits(status.counters)
+    connections = status.counters.get("connections", 0)
+    yield _gauge("xce_broker_connections", "connections that have spoken", [((), connections)])
+    others = {
+        name: count
+        for name, count in status.counters.items()
+        if not name.startswith(("refused.", "commits")) and name != "connections"
+    }
     yield _counter("xce_broker_events", "what the broker has counted since its start", others, "event")
+
+
+def _commits(counters: dict[str, int]) -> Metric:
+    """The histogram that the broker keeps of its store's latency, from its counters."""
+    total, spent_us = counters.get("commits", 0), counters.get("commits.us", 0)
+    buckets = [
+        (str(int(match[1]) / 1000), float(count))
+        for name, count in counters.items()
+        if (match := _WITHIN.fullmatch(name))
+    ]
+    buckets.append(("+Inf", float(total)))
+    text = "time until facts that were handed to the store were on its disk"
+    return HistogramMetricFamily("xce_broker_commit_seconds", text, buckets=buckets, sum_value=spent_us / 1e6)
 
 
 def _of_map(tally: Tally) -> Iterator[Metric]:

@@ -39,6 +39,8 @@ CUT_AFTER_S = 0.5
 FREEZE_AFTER = 1000
 """Hosts that were synced anew after which what is held counts as there to stay."""
 START_S = 60.0
+COMMIT_MS = (1, 3, 10, 30, 100, 300, 1000)
+"""Bounds of the histogram of the store's latency."""
 
 
 class Chores(Protocol):
@@ -78,6 +80,7 @@ class Server:
         self._fault = ""
         self._bugs: set[str] = set()
         self._synced = 0
+        self._commits = _Commits()
         broker.questions.outside = self._counters
 
     # -------------------------------------------------------------------------------------- start, end
@@ -296,6 +299,7 @@ class Server:
         failed = False
         for outcome in outcomes:
             if outcome.error is None:
+                self._commits.add(outcome.ms)
                 self._guard(lambda ticket=outcome.token: self.broker.committed(ticket, now))  # type: ignore[misc]
             else:
                 failed = True
@@ -320,13 +324,34 @@ class Server:
         self._guard(lambda: self.broker.not_durable(found, answers, now))
 
     def _counters(self) -> dict[str, int]:
-        counters: dict[str, int] = {}
+        counters = self._commits.counters()
         if self.router is not None:
             counters |= {f"dropped.{what}": count for what, count in self.router.dropped.items()}
             counters["connections"] = len(self.router)
         if self.zap is not None:
             counters["refused.key"] = self.zap.refused.total()
         return counters
+
+
+class _Commits:
+    """How long the store takes: a histogram, as counters."""
+
+    def __init__(self) -> None:
+        self._us = 0
+        self._counts = dict.fromkeys(COMMIT_MS, 0)
+        self._total = 0
+
+    def add(self, ms: float) -> None:
+        """One batch was durable after so long."""
+        self._total += 1
+        self._us += int(ms * 1000)
+        for bound in COMMIT_MS:
+            self._counts[bound] += ms <= bound
+
+    def counters(self) -> dict[str, int]:
+        """How many, how long in all, and how many within each bound."""
+        within = {f"commits.within_{bound}_ms": count for bound, count in self._counts.items()}
+        return {"commits": self._total, "commits.us": self._us, **within}
 
 
 class _Pace:

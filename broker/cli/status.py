@@ -57,7 +57,7 @@ def _body(options: argparse.Namespace) -> int:
             ("peers", peers or "none"),
             ("watchers", str(status.watchers)),
             *output.quality(status.quality),
-            *((name, f"{count}") for name, count in sorted(status.counters.items())),
+            *_counters(status.counters),
         ]
     )
     if options.peers:
@@ -71,3 +71,12 @@ def _body(options: argparse.Namespace) -> int:
             none="no peers",
         )
     return code
+
+
+def _counters(counters: dict[str, int]) -> list[tuple[str, str]]:
+    """What the broker has counted; of its store's latency the mean."""
+    shown = [(name, f"{count}") for name, count in sorted(counters.items()) if not name.startswith("commits")]
+    if commits := counters.get("commits", 0):
+        mean_ms = counters.get("commits.us", 0) / commits / 1000
+        shown.append(("commits", f"{commits}, {mean_ms:.1f} ms each"))
+    return shown

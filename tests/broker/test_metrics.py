@@ -207,3 +207,6 @@ def test_the_real_broker_serves_its_metrics_where_its_file_says(tmp_path: Path) 
         assert found["xce_reporters", "fed", "waiting"] == 1
         assert found["xce_pool_base", "matlab", "lic"] == 10
         assert found["xce_broker_events_total", "reports"] >= 1
+        assert found["xce_broker_commit_seconds_count",] >= 1
+        assert found["xce_broker_commit_seconds_bucket", "+Inf"] == found["xce_broker_commit_seconds_count",]
+        assert 0 < found["xce_broker_commit_seconds_sum",] < 60
