@@ -128,11 +128,23 @@ class BrokerProgram(Program):
         keys.save(public(self.key), folder / "broker.pub")
         self.resources: dict[str, Any] = {}
         self.hosts: dict[str, Any] = {}
-        argv = [sys.executable, "-m", "xce.broker.cli", "run", "--config", str(folder / "broker.yaml")]
+        argv = [*python("xce.broker.cli"), "run", "--config", str(folder / "broker.yaml")]
         super().__init__("broker", folder, argv, {})
         self.accepted = folder / "accepted"
 
     def start(self) -> Self:
+        """Start it, and return when it listens."""
+        self.begin()
+        deadline = time.monotonic() + WITHIN_S
+        while self.running() and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", int(self.endpoint.rpartition(":")[2]))) == 0:
+                    return self
+            time.sleep(0.02)
+        raise AssertionError(f"the broker does not listen\n{self.tail()}")
+
+    def begin(self) -> Self:
+        """Start it, and return at once."""
         self.configure()
         return super().start()
 
@@ -172,7 +184,7 @@ class AgentProgram(Program):
         }
         self.reporters = folder / "reporters.d"
         self.socket = str(folder / "run" / "agent.sock")
-        argv = [sys.executable, "-m", "xce.agent", "run", "--config", str(folder / "agent.yaml")]
+        argv = [*python("xce.agent.cli"), "run", "--config", str(folder / "agent.yaml")]
         super().__init__(f"agent {name}", folder, argv, {"STATE_DIRECTORY": str(folder / "state")})
 
     def start(self) -> Self:
@@ -207,7 +219,7 @@ class AgentProgram(Program):
     def command(self, *argv: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
         """Run an `xce-agent` command against this agent."""
         return subprocess.run(
-            [sys.executable, "-m", "xce.agent", *argv],
+            [*python("xce.agent.cli"), *argv],
             env={
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": os.getcwd(),
@@ -273,7 +285,9 @@ class Site:
         """What the broker holds of one name."""
         return self.values(host).get(name)
 
-    def until(self, condition: Callable[[], T], *, within_s: float = WITHIN_S, every_s: float = 0.05) -> T:
+    def until(
+        self, condition: Callable[[], T | None], *, within_s: float = WITHIN_S, every_s: float = 0.05
+    ) -> T:
         """Wait until the condition holds and return what it gave; fails with the logs after the deadline."""
         deadline = time.monotonic() + within_s
         last: object = None
@@ -314,6 +328,11 @@ class Site:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def python(entry: str) -> list[str]:
+    """The command that an installed script of this entry point is."""
+    return [sys.executable, "-c", f"import sys; from {entry} import main; sys.exit(main())"]
 
 
 def public(key: KeyPair) -> KeyPair:
