@@ -19,8 +19,8 @@ from xce.agent.memory import Memory
 from xce.linux import cgroup, mountinfo, paths, proc, users
 from xce.linux.cgroup import Cgroup
 from xce.model.configuration import AgentFile
+from xce.model.refusal import ConfigRefused
 from xce.model.role import Role
-from xce.model.schema import ConfigRefused
 from xce.model.supply import name_problem
 from xce.reporters import cage, directory
 from xce.wire import keys

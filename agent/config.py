@@ -11,7 +11,7 @@ import msgspec
 
 from xce.agent.memory import Memory
 from xce.model.configuration import AgentFile, ExternalFile
-from xce.model.schema import ConfigError, ConfigRefused
+from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.supply import name_problem
 
 AGENT = "/etc/xce/agent.yaml"

@@ -10,8 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from xce.linux.loop import Loop, Timer
 
@@ -26,8 +25,7 @@ Answer: TypeAlias = dict[str, Any]
 Reply: TypeAlias = Callable[[Answer], None]
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(NamedTuple):
     """One thing that can be asked. `run` gets the request and the way to answer, once or more often.
 
     It may answer later; what it returns, if anything, is called when the client is gone.

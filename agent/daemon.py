@@ -34,8 +34,8 @@ from xce.model.builtin_types import BUILTIN
 from xce.model.configuration import AgentFile, ExternalFile, ReporterSettings
 from xce.model.link import Phase
 from xce.model.message import ReporterState
+from xce.model.refusal import ConfigRefused
 from xce.model.role import Role
-from xce.model.schema import ConfigRefused
 from xce.wire import keys
 from xce.wire.keys import KeyFileError, KeyPair
 

@@ -30,7 +30,7 @@ from xce.broker.store import Loaded, StoreError
 from xce.broker.store.sqlite import SqliteStore
 from xce.model.configuration import BrokerFile, HostsFile, ResourcesFile
 from xce.model.fact import KeyAdded
-from xce.model.schema import ConfigRefused
+from xce.model.refusal import ConfigRefused
 from xce.model.site import Site
 from xce.wire import keys
 from xce.wire.router import ListenError, Router

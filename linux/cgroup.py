@@ -7,14 +7,13 @@ gone reads as empty. See the kernel's admin-guide/cgroup-v2.
 import errno
 import os
 import signal
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from xce.linux import mountinfo
 
 
-@dataclass(frozen=True, slots=True)
-class Cgroup:
+class Cgroup(NamedTuple):
     """The control group at `path`, a directory of a cgroup2 file system. It need not exist yet."""
 
     path: str

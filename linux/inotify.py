@@ -6,7 +6,7 @@ made on another host (network file systems) are never seen: callers rescan now a
 
 import os
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from xce.linux import syscalls
 
@@ -28,8 +28,7 @@ NAMES = CHANGES & ~(syscalls.IN_MODIFY | syscalls.IN_CLOSE_WRITE)
 _HEAD = struct.Struct("iIII")
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Something changed. `watch` is -1 after an overflow: then events are missing."""
 
     watch: int

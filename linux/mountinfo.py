@@ -1,14 +1,13 @@
 """The mount table: proc_pid_mountinfo(5) as structs. Reading it does not touch the mounted file systems."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """One line of mountinfo."""
 
     id: int

@@ -4,12 +4,11 @@ A process that is gone reads as None or '': between listing and reading it may e
 """
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """What /proc/PID/stat says of a process."""
 
     pid: int

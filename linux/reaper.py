@@ -7,7 +7,7 @@ not reap. In a program with a `Reaper`, nothing else may wait (`subprocess` woul
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import prctl
 
@@ -18,8 +18,7 @@ _PER_TURN = 1000
 """A fork bomb's orphans must not keep the loop from everything else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(NamedTuple):
     """How a process ended: `status` 0 to 255, or, if `signal` is not 0, killed by it."""
 
     status: int = 0

@@ -7,13 +7,12 @@ as `Cgroup`.
 
 import os
 import signal
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from xce.linux import proc
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """The session that `leader` began; `mark` is a NAME=VALUE that all its processes inherited."""
 
     leader: int

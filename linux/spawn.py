@@ -9,19 +9,19 @@ import fcntl
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from xce.linux import syscalls
 
 _ALL_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
-@dataclass(slots=True)
 class Child:
     """A started process. Its pid is its own until the reaper has told its end; `pidfd` is safe for ever."""
 
-    pid: int
-    pidfd: int
+    __slots__ = ("pid", "pidfd")
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid, self.pidfd = pid, pidfd
 
     def signal(self, number: int) -> bool:
         """Send a signal to this one process; False if it has ended."""

@@ -4,12 +4,11 @@ Directory services are not asked: their answer can take for ever, and nothing he
 user is a local system user.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(NamedTuple):
     """A local user."""
 
     name: str

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 import yaml
 
-from xce.model.schema import ConfigError, ConfigRefused, Document, Entry, Fitting, Node, Plain
+from xce.model.refusal import ConfigError, ConfigRefused
+from xce.model.schema import Document, Entry, Fitting, Node, Plain
 from xce.model.value import LARGEST_INTEGER
 
 T = TypeVar("T")

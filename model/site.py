@@ -11,8 +11,9 @@ import msgspec
 from xce.model.builtin_types import BUILTIN_TYPES
 from xce.model.configuration import GroupEntry, HostsFile, ResourcesFile
 from xce.model.hostlist import expand
+from xce.model.refusal import ConfigError
 from xce.model.resource import ResourceType, Scope, normalise, value_problem
-from xce.model.schema import ConfigError, Document, nearest
+from xce.model.schema import Document, nearest
 from xce.model.supply import LocationKind, PoolAmount, location, name_problem
 from xce.model.value import Value
 

@@ -21,7 +21,7 @@ import msgspec
 
 from xce.linux import paths
 from xce.model.configuration import ReporterSettings
-from xce.model.schema import ConfigRefused
+from xce.model.refusal import ConfigRefused
 from xce.model.supply import name_problem
 from xce.reporters.frame import escape
 

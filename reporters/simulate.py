@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
     import time  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    from xce.model import document, schema  # noqa: PLC0415
+    from xce.model import document, refusal  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(
         prog="xce-reporter simulate",
@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     try:
         simulation = document.load(Path(options.file).read_text(encoding="utf-8"), options.file, Simulation)
-    except (OSError, UnicodeDecodeError, schema.ConfigRefused) as error:
+    except (OSError, UnicodeDecodeError, refusal.ConfigRefused) as error:
         print(f"xce-reporter simulate: cannot use {options.file}: {error}", file=sys.stderr)
         return 2
     for frame in frames(simulation):

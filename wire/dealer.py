@@ -12,9 +12,8 @@ import errno
 import os
 import random
 import struct
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from typing import NamedTuple, cast
 
 import zmq
 
@@ -57,8 +56,7 @@ class LinkState(StrEnum):
     DISCONNECTED = "disconnected"
 
 
-@dataclass(frozen=True)
-class LinkEvent:
+class LinkEvent(NamedTuple):
     """A change of a link. `text` is for people and names the endpoint."""
 
     state: LinkState

@@ -9,9 +9,9 @@ out of its repr.
 import os
 import re
 import stat
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from xce.model.role import Role
@@ -26,17 +26,22 @@ class KeyFileError(Exception):
     """A key file cannot be used; the message names it, the cause and the way out."""
 
 
-@dataclass(frozen=True)
-class KeyPair:
+class KeyPair(msgspec.Struct, frozen=True):
     """A peer's keys and what they are for. `secret` is empty where only the public key is known."""
 
     name: str
     role: str
     public: bytes
     """Z85, 40 characters."""
-    secret: bytes = field(default=b"", repr=False)
+    secret: bytes = b""
     hosts: tuple[str, ...] = ()
     """Shell-style patterns of host names that an agent's key may speak for."""
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return (
+            f"KeyPair(name={self.name!r}, role={self.role!r}, public={self.public!r}, hosts={self.hosts!r})"
+        )
 
 
 def new(name: str, role: str, hosts: tuple[str, ...] = ()) -> KeyPair:

@@ -54,7 +54,7 @@ def _configured() -> str:
     from xce.agent import config  # noqa: PLC0415
     from xce.agent.memory import Memory  # noqa: PLC0415
     from xce.model.configuration import AgentFile  # noqa: PLC0415
-    from xce.model.schema import ConfigRefused  # noqa: PLC0415
+    from xce.model.refusal import ConfigRefused  # noqa: PLC0415
 
     try:
         settings = config.read(config.AGENT, AgentFile, memory=Memory(""), must_exist=False)

@@ -21,8 +21,8 @@ def run(argv: Sequence[str]) -> int:
     from xce.agent import config, daemon  # noqa: PLC0415
     from xce.agent.memory import Memory  # noqa: PLC0415
     from xce.model.configuration import AgentFile  # noqa: PLC0415
+    from xce.model.refusal import ConfigRefused  # noqa: PLC0415
     from xce.model.role import Role  # noqa: PLC0415
-    from xce.model.schema import ConfigRefused  # noqa: PLC0415
 
     if "--help" in argv or "-h" in argv:
         print(USAGE_TEXT)

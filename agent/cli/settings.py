@@ -6,7 +6,7 @@ from typing import TypeVar
 from xce.agent import config
 from xce.agent.memory import Memory
 from xce.model.configuration import AgentFile, ExternalFile
-from xce.model.schema import ConfigRefused
+from xce.model.refusal import ConfigRefused
 
 F = TypeVar("F", bound=AgentFile | ExternalFile)
 

@@ -34,7 +34,7 @@ def chosen(options: argparse.Namespace, configuration: Path = CONFIGURATION) -> 
 
 def of_this_host(configuration: Path) -> BrokerFile:
     """The settings of the broker on this host, the defaults where it has no file that can be read."""
-    from xce.model import document, schema  # noqa: PLC0415 - YAML costs 20 ms
+    from xce.model import document, refusal  # noqa: PLC0415 - YAML costs 20 ms
 
     try:
         text = configuration.read_text()
@@ -42,7 +42,7 @@ def of_this_host(configuration: Path) -> BrokerFile:
         return BrokerFile()
     try:
         return document.load(text, str(configuration), BrokerFile)
-    except schema.ConfigRefused as error:
+    except refusal.ConfigRefused as error:
         raise UsageError(str(error), "correct it, or give --broker") from error
 
 

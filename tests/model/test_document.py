@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xce.model import schema
+from xce.model import refusal
 from xce.model.configuration import AgentFile, BrokerFile, HostsFile, ReporterSettings, ResourcesFile
 from xce.model.document import load
 from xce.model.resource import Kind, Order, ResourceType
 
 
 def refused(text: str, kind: type = AgentFile) -> list[str]:
-    with pytest.raises(schema.ConfigRefused) as caught:
+    with pytest.raises(refusal.ConfigRefused) as caught:
         load(text, "/etc/xce/agent.yaml", kind)
     return [str(error) for error in caught.value.errors]
 
@@ -119,8 +119,8 @@ def test_no_text_gets_an_unexpected_exception(text: str) -> None:
     try:
         load(text, "x.yaml", AgentFile)
         errors = []
-    except schema.ConfigRefused as refusal:
-        errors = refusal.errors or [schema.ConfigError("", -1, "", "refused without an error")]
+    except refusal.ConfigRefused as refused:
+        errors = refused.errors or [refusal.ConfigError("", -1, "", "refused without an error")]
     assert all(0 <= error.line <= len(text.splitlines()) + 1 for error in errors)
 
 

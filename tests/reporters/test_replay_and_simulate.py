@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xce.model import document, schema
+from xce.model import document, refusal
 from xce.reporters import replay, simulate
 
 
@@ -114,7 +114,7 @@ def test_failing_frames_come_in_their_share() -> None:
     ],
 )
 def test_rules_that_do_not_fit_are_refused_in_words(text: str, told: str) -> None:
-    with pytest.raises(schema.ConfigRefused, match=told):
+    with pytest.raises(refusal.ConfigRefused, match=told):
         document.load(text, "sim.yaml", simulate.Simulation)
 
 
