@@ -25,6 +25,11 @@ def chosen(options: argparse.Namespace, configuration: Path = CONFIGURATION) -> 
         return _given(options.broker, options)
     settings = of_this_host(configuration)
     local = settings.local
+    if not configuration.exists() and not os.path.exists(local) and not os.access(options.key, os.R_OK):
+        raise UsageError(
+            f"which broker? this host has none: no {configuration}, no {local}, no {options.key}",
+            "give --broker tcp://HOST:7400 with --key and --broker-key, or set XCE_BROKER",
+        )
     if local and (os.access(local, os.W_OK) or not os.access(options.key, os.R_OK)):
         return Broker(f"ipc://{local}")
     if not settings.listen:

@@ -13,6 +13,7 @@ from xce.broker.cli import COMMANDS, main
 from xce.broker.cli.connect import chosen
 from xce.broker.cli.options import UsageError
 from xce.broker.cli.supply import parser as supply_parser
+from xce.model.configuration import BrokerFile
 from xce.wire import keys
 
 ARGUMENTS = {
@@ -148,7 +149,15 @@ def test_the_broker_of_this_host_is_the_one_of_its_file(tmp_path: Path) -> None:
     configuration.write_text("locl: x\n")
     with pytest.raises(UsageError, match=r"broker\.yaml.*locl"):
         chosen(options, configuration)
-    assert chosen(options, tmp_path / "none").endpoint == "ipc:///run/xce-broker/broker.sock"
+
+
+def test_on_a_host_without_a_broker_the_question_is_which_one(tmp_path: Path) -> None:
+    options = supply_parser().parse_args(["--broker", "", "--key", str(tmp_path / "none.key")])
+    if Path(BrokerFile().local).exists():
+        pytest.skip("a broker runs on this host")
+    with pytest.raises(UsageError, match=r"which broker\? this host has none: no .*/none\.yaml") as caught:
+        chosen(options, tmp_path / "none.yaml")
+    assert "XCE_BROKER" in caught.value.hint
 
 
 def test_without_the_local_socket_the_admins_key_opens_the_port(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from xce.broker.client_async import AsyncClient
 from xce.model.instance import Instance, Inventory
 from xce.model.message import HoldAdd, HostDrain, KeyAdd, KeyRevoke, StatusRequest
 from xce.model.role import Role
+from xce.model.value import Reading
 from xce.wire import keys
 
 pytestmark = pytest.mark.system
@@ -106,18 +107,24 @@ def test_a_consumer_that_starts_in_the_middle_of_updates_sees_the_brokers_view(t
 def test_a_slow_watcher_is_cut_off_told_and_whole_again(tmp_path: Path) -> None:
     with (
         LiveBroker(tmp_path, keep_deltas=20) as broker,
-        FedAgent(broker.local, "node1", {"level": 0}) as agent,
+        FedAgent(broker.local, "node1", {"level": 0, "label": "a"}) as agent,
         Client(broker.local) as client,
     ):
         agent.wait_welcome()
         watch = client.watch(credit=4)
-        until(watch, fresh)
+
+        def values() -> dict[str, Reading]:
+            return watch.mirror.locations["host:node1"].values if watch.mirror else {}
+
+        until(watch, lambda _event: "label" in values())
+        agent.feed(label=None)
         for number in range(1, 200):
             agent.feed(level=number)
             time.sleep(0.006)
         again = until(watch, fresh)
         assert isinstance(again, Fresh)
         assert "too slow" in again.reason
+        assert "label" not in values(), "what was removed meanwhile is gone"
         assert_same_view(watch, broker.local)
         assert client.ask(StatusRequest(id="")).counters["watchers_cut"] >= 1
 
@@ -221,6 +228,18 @@ def test_a_revoked_key_loses_its_link_at_once(tmp_path: Path) -> None:
             admin.ask(KeyRevoke(id="", name="ctl", reason="lost laptop"))
             until(watch, lambda event: isinstance(event, LinkNews) and not event.up)
             until(watch, lambda event: isinstance(event, LinkNews) and "rejected" in event.text)
+
+
+def test_a_full_broker_says_so_in_its_words(tmp_path: Path) -> None:
+    with (
+        LiveBroker(tmp_path, max_peers=1, metrics="") as broker,
+        Client(broker.local) as first,
+        Client(broker.local) as second,
+    ):
+        first.ask(StatusRequest(id=""))
+        with pytest.raises(BrokerRefused, match="serves 1 peers already") as caught:
+            second.ask(StatusRequest(id=""))
+        assert caught.value.code == "busy"
 
 
 def test_inventories_come_with_the_watch_and_are_fetched_when_new(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The real broker as a process of its own, in a directory of its own, with keys of its own."""
 
+import signal
 import socket
 import subprocess
 import sys
@@ -105,6 +106,11 @@ class LiveBroker:
         assert self._process is not None
         self._process.terminate()
         return self._process.wait(20)
+
+    def reload(self) -> None:
+        """Ask it to read its files again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     def __enter__(self) -> "LiveBroker":
         self.start()
