@@ -45,7 +45,13 @@ class Example(NamedTuple):
 
 
 def parser(
-    name: str, summary: str, about: str, examples: Sequence[Example], *, connects: bool = True
+    name: str,
+    summary: str,
+    about: str,
+    examples: Sequence[Example],
+    *,
+    connects: bool = True,
+    exit_status: str = EXIT_STATUS,
 ) -> argparse.ArgumentParser:
     """The parser of one subcommand, with a help text that is complete enough to be its man page."""
     width = max((len(example.command) for example in examples), default=0)
@@ -53,7 +59,7 @@ def parser(
     made = argparse.ArgumentParser(
         prog=f"xce-broker {name}",
         description=f"{summary}.\n\n{about.strip()}",
-        epilog="\n".join(["examples:", *lines, "", EXIT_STATUS]),
+        epilog="\n".join(["examples:", *lines, "", exit_status]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

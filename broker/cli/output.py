@@ -45,7 +45,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, none: str) 
 
 
 def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """The lines of a plain table; an empty cell is `-`, so that columns can be counted by `awk`."""
+    """The lines of a plain table; an empty cell is `-`. Scripts use `--json`."""
     lines = [list(headers), *([cell or "-" for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     return [
@@ -87,18 +87,15 @@ def value(reading: Value | None, unit: str = "") -> str:
 
 
 def age(seconds: float | None) -> str:
-    """A span of time in its two largest units; '' for none."""
+    """A span of time as `xce-agent` says it: `250 ms`, `12 s`, `5 min`, `3 h`, `2 d`; '' for None."""
     if seconds is None:
         return ""
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    rest = int(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-    return "".join(parts[:2])
+    if seconds < 1:
+        return f"{max(0.0, seconds) * 1000:.0f} ms"
+    for unit, size, below in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600)):
+        if seconds < below:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} d"
 
 
 def holds(of_location: Sequence[Hold]) -> str:
