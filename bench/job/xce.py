@@ -19,7 +19,7 @@ from bench.job.floor import CONTEXT, dealer
 from bench.job.hub import Follower, Hub, Mirror, Send, Server
 from bench.job.reports import HEADS, RUN_MARK, SEQUENCE_MARK, Frame, host_name
 from bench.job.shared import Job
-from xce.broker.client import Broker, Changed, Client
+from xce.broker.client import Broker, Changed, Client, Fresh
 from xce.model.message import (
     PROTOCOL,
     FeedTick,
@@ -122,7 +122,8 @@ class _Follower(Follower):
         self._client = Client(_broker(job))
         self._questions = Client(_broker(job))
         self._watch = self._client.watch()
-        self._watch.next()
+        while not isinstance(self._watch.next(), Fresh):
+            pass
 
     def pump(self) -> None:
         note, timeout = self.mirror.note, 0.2
