@@ -14,13 +14,12 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
+from bench.children import say
+from bench.job import reports, xce
 from xce.broker.core.effect import Effect, Persist, SendBytes
 from xce.broker.core.ledger import Ledger
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
-
-from bench.children import say
-from bench.job import reports, xce
 from xce.model.configuration import BrokerFile, Discovered, HostsFile, ResourcesFile
 from xce.model.message import (
     Credit,
