@@ -109,6 +109,18 @@ def test_a_declared_type_is_let_in_and_its_value_taken() -> None:
     assert pair.held().values["new_one"] == "x"
 
 
+def test_after_a_restart_of_the_broker_it_asks_for_the_inventories_that_it_lost() -> None:
+    pair = Pair()
+    pair.publish("r")
+    pair.node.stock("r", Found([Instance(id="u", kind="k")], complete=True))
+    pair.wait(1)
+    agree(pair)
+    pair.restart_broker()
+    pair.wait(5)
+    assert pair.held().inventories["r"].count == 1
+    agree(pair)
+
+
 VALUES = {"fan": st.integers(0, 3), "lab": st.sampled_from(["x", "y"]), "ok": st.booleans()}
 READINGS = st.fixed_dictionaries(
     {},
