@@ -14,6 +14,7 @@ from xce.agent.types import Types
 from xce.linux.reaper import Exit
 from xce.model.configuration import Mode
 from xce.model.message import ReportedCondition, ReporterState
+from xce.model.reporter import ReporterState as State
 from xce.model.resource import ResourceType
 from xce.reporters import cage, contract, elim
 from xce.reporters.contract import Context, Outcome, Verdict
@@ -22,6 +23,8 @@ from xce.reporters.frame import LIMITS, Frame, Refusal, TooLong, parse_line
 from xce.reporters.result import RunResult
 
 KEPT = LIMITS.refusals
+_TO_COME = frozenset({State.WAITING, State.RUNNING, State.STOPPING})
+"""States of a reporter that may still be heard for the first time."""
 SHOWN_S = 60.0
 """How long a line of a persistent reporter that could not be read is shown, at least."""
 
@@ -42,6 +45,8 @@ class Account:
         self.conditions: list[ReportedCondition] = []
         self.exit: Exit | None = None
         self.elim: elim.Stream | None = None
+        self.heard = False
+        """It has given something, or ended, since the agent's start."""
         self._refused_at: dict[int, float] = {}
 
     @property
@@ -119,6 +124,7 @@ class Intake:
         self.accounts: dict[str, Account] = {}
         self._now, self._rerun, self._assign = now, rerun, assign
         self._keep_generations, self._identity = keep_generations, identity
+        self._cold = True
 
     # --------------------------------------------------------------------------------- from elsewhere
 
@@ -150,6 +156,7 @@ class Intake:
         """A run is over; see `reporters.reporter.Sink`."""
         account = self.accounts[name]
         account.exit = result.exit
+        account.heard = True
         if account.streaming and not result.not_applicable:
             self._stream_ended(name, account, result)
             return ""
@@ -164,6 +171,7 @@ class Intake:
         rivals = self._publish(name, account, outcome, run=result.run, at=result.started_at)
         account.take_run(outcome, rivals, result.notes)
         self._show(name)
+        self._maybe_warm()
         return account.trouble if outcome.refused and not outcome.frames else ""
 
     def frame(self, name: str, line: bytes | TooLong, number: int, at: float) -> None:
@@ -175,7 +183,9 @@ class Intake:
         for frame in frames:
             if frame is not None:
                 self._take_frame(name, account, frame, at)
+                account.heard = True
         self._show(name)
+        self._maybe_warm()
 
     def _take_frame(self, name: str, account: Account, frame: Frame | Refusal, at: float) -> None:
         outcome = contract.take_frame(frame, self._context(name))
@@ -244,6 +254,15 @@ class Intake:
         account.note(result.notes)
         self.node.table.fault(name, result.fault)
         self._show(name)
+        self._maybe_warm()
+
+    def _maybe_warm(self) -> None:
+        """The cold start, in which the alphabet decides who owns a name, is over once all were heard."""
+        if self._cold:
+            waited_for = (one for one in self.accounts.values() if not one.heard)
+            self._cold = any(one.state is None or one.state.state in _TO_COME for one in waited_for)
+            if not self._cold:
+                self.node.table.settled_in()
 
     def _show(self, name: str) -> None:
         """Tell the state as the supervisor sees it, with what only we know."""

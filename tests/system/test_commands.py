@@ -1,0 +1,261 @@
+"""The commands that an admin and an author of reporters type, against real agents and without them."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.harness import AgentProgram, Site, python
+
+pytestmark = [pytest.mark.system, pytest.mark.root]
+
+TYPES = [
+    {
+        "name": "scratch_gb",
+        "kind": "numeric",
+        "unit": "GB",
+        "minimum": 0,
+        "description": "free scratch space",
+    },
+    {"name": "rack", "kind": "string"},
+]
+
+
+def alone(site: Site) -> AgentProgram:
+    """An agent's files, not started and without a broker."""
+    agent = site.agent("node1")
+    agent.settings["broker"] = ""
+    agent.configure()
+    return agent
+
+
+def command(agent: AgentProgram, *argv: str) -> subprocess.CompletedProcess[str]:
+    return agent.command(*argv, "--config", str(agent.folder / "agent.yaml"))
+
+
+def test_test_runs_a_reporter_as_the_agent_would_and_judges_every_line(site: Site) -> None:
+    agent = alone(site)
+    agent.script(
+        "mixed",
+        '#!/bin/sh\nid -un\necho \'{"scratch_gb": 5, "rack": "B4"}\'\necho \'{"scratch_gb": -1}\'\n'
+        'echo \'{"scratch_gb": null}\'\necho "{\\"rack\\": \\"$XCE_NODE $LC_ALL\\"}"\necho fine >&2\n',
+        types=TYPES,
+    )
+    shown = command(agent, "reporter", "test", "mixed")
+    assert shown.returncode == 1
+    assert "line 1: refused" in shown.stdout
+    assert ": nobody" in shown.stdout
+    assert "line 2: taken    scratch_gb = 5" in shown.stdout
+    assert 'line 2: taken    rack = "B4"' in shown.stdout
+    assert "line 3: refused  scratch_gb: below the minimum 0: -1" in shown.stdout
+    assert "line 4: taken    scratch_gb = unknown" in shown.stdout
+    assert 'line 5: taken    rack = "node1 C.UTF-8"' in shown.stdout
+    assert "stderr: fine" in shown.stdout
+    assert "run 1: exit status 0" in shown.stdout
+    assert list(Path("/tmp").glob("xce-trial-*")) == []
+    assert site.cgroup is not None
+    assert site.cgroup.children() == []
+
+
+def test_test_of_a_good_reporter_ends_with_0_and_of_a_failing_one_with_its_status(site: Site) -> None:
+    agent = alone(site)
+    agent.script("good", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\n", types=TYPES)
+    assert command(agent, "reporter", "test", "good").returncode == 0
+    agent.script("bad", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\necho no server >&2\nexit 3\n", types=TYPES)
+    shown = command(agent, "reporter", "test", "bad")
+    assert shown.returncode == 1
+    assert "nothing of this run is taken: exit status 3: no server" in shown.stdout
+
+
+def test_test_ends_a_reporter_that_hangs_at_its_deadline(site: Site) -> None:
+    agent = alone(site)
+    agent.script("hangs", "#!/bin/sh\nsleep 1000\n", timeout=0.3, grace=0.1)
+    shown = command(agent, "reporter", "test", "hangs")
+    assert shown.returncode == 1
+    assert "nothing of this run is taken" in shown.stdout
+    assert site.cgroup is not None
+    assert site.cgroup.pids() == []
+
+
+def test_test_of_a_persistent_reporter_shows_its_first_frames(site: Site) -> None:
+    agent = alone(site)
+    text = '#!/bin/sh\nn=0\nwhile :; do n=$((n + 1)); echo "{\\"scratch_gb\\": $n}"; sleep 0.1; done\n'
+    agent.script("stream", text, types=TYPES, mode="persistent")
+    shown = command(agent, "reporter", "test", "--runs", "2", "stream")
+    assert shown.returncode == 0, shown.stdout
+    assert "line 1: taken    scratch_gb = 1" in shown.stdout
+    assert "line 2: taken    scratch_gb = 2" in shown.stdout
+
+
+def test_a_script_that_may_not_run_is_not_run_and_lint_says_the_same(site: Site) -> None:
+    agent = alone(site)
+    path = agent.script("open", "#!/bin/sh\ntouch /tmp/xce-was-run\n")
+    path.chmod(0o777)
+    tried = command(agent, "reporter", "test", "open")
+    checked = command(agent, "reporter", "lint", "open")
+    assert (tried.returncode, checked.returncode) == (1, 1)
+    assert "writable by everybody" in tried.stdout
+    assert "problem: " in checked.stdout
+    assert "writable by everybody" in checked.stdout
+    assert not Path("/tmp/xce-was-run").exists()
+
+
+def test_lint_finds_what_is_wrong_in_settings_and_types(site: Site) -> None:
+    agent = alone(site)
+    agent.script("good", "#!/bin/sh\n:\n", types=TYPES, reports=["rack"])
+    agent.script("bad", "#!/bin/sh\n:\n", reports=["nope"], interval="soon")
+    agent.script("unknown", "#!/bin/sh\n:\n", reports=["nope"])
+    shown = command(agent, "reporter", "lint", "good", "bad", "unknown", "absent")
+    assert shown.returncode == 1
+    lines = {line.partition(":")[0]: line for line in shown.stdout.splitlines()}
+    assert lines["good"] == "good: ok: one-shot, every 30 s, as nobody"
+    assert "interval" in lines["bad"]
+    assert "no such resource type 'nope'" in lines["unknown"]
+    assert "cannot find absent" in lines["absent"]
+
+
+def test_a_recording_can_be_played_again_as_a_reporter(site: Site) -> None:
+    agent = alone(site)
+    agent.script("source", "#!/bin/sh\necho '{\"scratch_gb\": 4}'\n", types=TYPES)
+    recording = agent.folder / "recording"
+    assert command(agent, "reporter", "record", "--runs", "1", "source", str(recording)).returncode == 0
+    replay = subprocess.run(
+        [*python("xce.agent.reporter_cli"), "replay", str(recording)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd()},
+    )
+    assert json.loads(replay.stdout) == {"scratch_gb": 4}
+    again = command(agent, "reporter", "record", "source", str(recording))
+    assert again.returncode == 2
+    assert "cannot write" in again.stderr
+
+
+def test_list_and_reset_speak_with_the_agent_and_list_works_without_it(site: Site) -> None:
+    agent = alone(site)
+    agent.script("works", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\n", types=TYPES, interval=60)
+    agent.script("fails", "#!/bin/sh\nexit 4\n", interval=60)
+    without = command(agent, "reporter", "list")
+    assert "the agent is not running" in without.stderr
+    assert "works" in without.stdout
+    agent.start()
+    site.until(lambda: agent.reporter("fails").get("runs") == 1)
+    listed = agent.command("reporter", "list")
+    assert listed.returncode == 1
+    assert "exit status 4" in listed.stdout
+    as_json: list[dict[str, Any]] = json.loads(agent.command("reporter", "list", "--json").stdout)
+    assert [one["name"] for one in as_json] == ["fails", "works"]
+    assert agent.command("reporter", "reset", "fails").returncode == 0
+    site.until(lambda: agent.reporter("fails")["runs"] == 2)
+    unknown = agent.command("reporter", "reset", "nope")
+    assert unknown.returncode == 1
+    assert "there are: fails, works" in unknown.stderr
+
+
+def test_explain_says_where_a_value_comes_from_and_what_the_broker_has_of_it(site: Site) -> None:
+    agent = site.agent("node1")
+    site.broker.hosts = {"hosts": [{"name": "node1", "values": {"rack": "B4"}}]}
+    site.broker.resources = {"types": TYPES}
+    agent.script("scratch", '#!/bin/sh\necho \'{"scratch_gb": 5, "rack": "C1"}\'\n', interval=60)
+    agent.script("zother", "#!/bin/sh\nsleep 1.5; echo '{\"scratch_gb\": 6}'\n", interval=60)
+    site.broker.start()
+    agent.start()
+    site.until(lambda: site.value("node1", "scratch_gb") == 5)
+    site.until(lambda: agent.reporter("zother").get("refused"))
+    good = agent.command("explain", "scratch_gb")
+    assert good.returncode == 0, good.stdout
+    for text in (
+        "= 5 GB",
+        "free scratch space",
+        "reporter   scratch",
+        "exit status 0, as nobody",
+        "of zother",
+        "broker     holds 5",
+    ):
+        assert text in good.stdout, good.stdout
+    static = agent.command("explain", "rack")
+    assert static.returncode == 1
+    assert 'broker     holds "B4"' in static.stdout
+    assert "static value in hosts.yaml" in static.stdout
+    nothing = agent.command("explain", "nope")
+    assert nothing.returncode == 1
+    assert "no such resource type" in nothing.stderr
+    document = json.loads(agent.command("explain", "--json", "scratch_gb").stdout)
+    assert document["broker"]["known"]
+    site.broker.kill()
+    site.until(lambda: agent.status()["link"]["phase"] != "synced")
+    away = agent.command("explain", "scratch_gb")
+    assert away.returncode == 1
+    assert "cannot be asked" in away.stdout
+
+
+def test_doctor_finds_nothing_on_a_sound_host_and_names_what_is_wrong_on_another(site: Site) -> None:
+    agent = site.agent("node1")
+    site.broker.start()
+    agent.start()
+    site.until(lambda: agent.status()["link"]["phase"] == "synced")
+    sound = command(agent, "doctor")
+    assert sound.returncode == 0, sound.stdout
+    assert "answers and takes our key" in sound.stdout
+    agent.stop()
+    site.broker.stop()
+    (agent.folder / "agent.key").chmod(0o644)
+    agent.settings["reporters"]["user"] = "nobody-of-that-name"
+    agent.settings["reporters"]["directory"] = "/nonexistent"
+    agent.configure()
+    sick = json.loads(command(agent, "doctor", "--json").stdout)
+    problems = {one["what"] for one in sick if one["level"] == "problem"}
+    assert {"keys", "reporters' user", "reporters", "broker"} <= problems
+    assert all(one["advice"] for one in sick if one["level"] == "problem")
+    (agent.folder / "agent.yaml").write_text("brokr: x\n")
+    broken = command(agent, "doctor")
+    assert broken.returncode == 1
+    assert "brokr" in broken.stdout
+
+
+def test_a_command_that_is_used_wrongly_says_so_and_ends_with_2(site: Site) -> None:
+    agent = alone(site)
+    for argv in (
+        [],
+        ["nope"],
+        ["status", "--nope"],
+        ["explain"],
+        ["reporter", "test"],
+        ["reporter", "reset"],
+        ["run", "x"],
+        ["doctor", "x"],
+        ["reporter", "test", "--runs", "0", "x"],
+    ):
+        result = agent.command(*argv)
+        assert result.returncode == 2, (argv, result)
+        assert result.stderr, argv
+    for argv in (
+        ["--help"],
+        ["status", "--help"],
+        ["run", "--help"],
+        ["explain", "--help"],
+        ["doctor", "--help"],
+        ["reporter", "--help"],
+        *(["reporter", name, "--help"] for name in ("list", "test", "lint", "explain", "reset", "record")),
+    ):
+        result = agent.command(*argv)
+        assert (result.returncode, result.stderr) == (0, ""), argv
+        assert "usage: xce-agent" in result.stdout
+
+
+def test_a_configuration_that_does_not_fit_is_refused_with_its_place(site: Site) -> None:
+    agent = alone(site)
+    (agent.folder / "agent.yaml").write_text("broker: tcp://b:7400\nname: -x\nreporters:\n  intervall: 3\n")
+    result = agent.command("run", "--config", str(agent.folder / "agent.yaml"))
+    assert result.returncode == 1
+    assert "agent.yaml:4: reporters.intervall" in result.stderr
+    (agent.folder / "agent.yaml").write_text("broker: b\nname: -x\nrun_directory: here\n")
+    result = agent.command("run", "--config", str(agent.folder / "agent.yaml"))
+    assert "broker: 'b' is no endpoint" in result.stderr
+    assert "name: " in result.stderr
+    assert "run_directory: must be an absolute path" in result.stderr
