@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import zmq
 
@@ -39,6 +39,8 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_ACCEPT_FAILED
 )
+
+_UNKNOWN = object()
 
 P = TypeVar("P")
 
@@ -116,14 +118,15 @@ class Router(Generic[P]):
         """At most `limit` messages of one frame, each with its peer; the rest is dropped and counted."""
         messages: list[tuple[P, bytes]] = []
         receive, more = self.socket.recv, self.socket.getsockopt
-        peers, unblocked, rcvmore = self._peers, zmq.NOBLOCK, zmq.RCVMORE
+        known: Any = self._peers.get
+        unblocked, rcvmore, add = int(zmq.NOBLOCK), int(zmq.RCVMORE), messages.append
         taken = 0
         try:
             while taken < limit:
                 taken += 1
                 routing_id = receive(unblocked)
-                if routing_id in peers:
-                    peer = peers[routing_id]
+                peer = known(routing_id, _UNKNOWN)
+                if peer is not _UNKNOWN:
                     data = receive(unblocked)
                 else:
                     frame = receive(unblocked, copy=False)
@@ -132,7 +135,7 @@ class Router(Generic[P]):
                 if more(rcvmore):
                     self._drop_rest()
                 elif peer is not None:
-                    messages.append((peer, data))
+                    add((peer, data))
                 else:
                     self.dropped["ignored"] += 1
         except zmq.Again:

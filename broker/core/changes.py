@@ -13,7 +13,8 @@ import msgspec
 
 from xce.broker.core.effect import Effect, Send, SendBytes
 from xce.broker.core.peer import Peer
-from xce.model.message import Delta, LocationChange, Lost, Position, WatchBegin
+from xce.broker.core.supply import Change
+from xce.model.message import Delta, Lost, Position, WatchBegin
 from xce.model.resource import ResourceType
 
 RING_BYTES = 64 << 20
@@ -27,6 +28,18 @@ CREDIT = 1 << 20
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Delta).decode
+
+
+class _Delta(msgspec.Struct, kw_only=True, omit_defaults=True, tag="delta", tag_field="type"):
+    """`message.Delta`, to be encoded. The same fields in the same order."""
+
+    id: str
+    position: Position
+    revision: int
+    broker_ms: int
+    locations: dict[str, Change] = {}
+    removed: list[str] = []
+    types: list[ResourceType] | None = None
 
 
 class Entry:
@@ -83,7 +96,7 @@ class Changes:
 
     def publish(
         self,
-        changes: dict[str, LocationChange],
+        changes: dict[str, Change],
         removed: list[str],
         types: list[ResourceType] | None,
         *,
@@ -96,7 +109,7 @@ class Changes:
         self.revision = revision
         for part in _parts(changes):
             self.sequence += 1
-            delta = Delta(
+            delta = _Delta(
                 id="",
                 position=self.position(),
                 revision=revision,
@@ -179,7 +192,7 @@ class Changes:
         return ""
 
 
-def _parts(changes: dict[str, LocationChange]) -> Iterator[dict[str, LocationChange]]:
+def _parts(changes: dict[str, Change]) -> Iterator[dict[str, Change]]:
     if len(changes) <= DELTA_LOCATIONS:
         yield changes
         return
@@ -194,10 +207,10 @@ def with_id(packed: bytes, request_id: str) -> bytes:
     The tag comes first and the id second, as msgspec encodes fields in their order.
     """
     place = packed.index(b"\xa2id\xa0") + 3
-    return packed[:place] + _encode(request_id) + packed[place + 1 :]
+    return b"".join((packed[:place], _encode(request_id), memoryview(packed)[place + 1 :]))
 
 
 def with_id_json(text: bytes, request_id: str) -> bytes:
     """The same for JSON."""
     place = text.index(b'"id":""') + 5
-    return text[:place] + _encode_json(request_id) + text[place + 2 :]
+    return b"".join((text[:place], _encode_json(request_id), memoryview(text)[place + 2 :]))

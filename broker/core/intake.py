@@ -4,12 +4,13 @@ A reading is taken if its name is a declared type, belongs at such a place, may 
 fits its kind and limits. What is refused costs its neighbours nothing, is counted, and is kept with its
 reason, because it is a part of the table that the agent's digest covers.
 
-`report` does for a number that was there before what `_take` does for everything: in about 0.15 microseconds.
+`report` does for numbers that were there before what `_take` does for everything: one by one in 0.15
+microseconds each, and many together in half of that.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -19,7 +20,7 @@ from xce.broker.core.types import Types
 from xce.model.message import FeedTick, ReporterState
 from xce.model.resource import Scope, normalise, value_problem
 from xce.model.supply import NAME_BYTES, LocationKind
-from xce.model.value import Absent, Presence, Reading, settle
+from xce.model.value import LARGEST_INTEGER, Absent, Presence, Reading, settle
 from xce.model.value import digest as digest_of_readings
 
 UNKNOWN_TTL_S = 120.0
@@ -36,6 +37,8 @@ _SCOPES = {
     LocationKind.STORAGE: frozenset({Scope.POOL, Scope.EXTERNAL}),
 }
 STATIC = "static"
+TOGETHER = 6
+"""So many numbers of one feed are judged together. They are taken as changed, as their agent says."""
 _NUMBERS = frozenset({int, float})
 
 
@@ -67,8 +70,12 @@ class Intake:
             feed.run = tick.run
             feed.born = now - tick.age_ms * 0.001
             bounds_of = feed.names.get
-            self.values += len(tick.values)
-            for name, value in tick.values.items():
+            new = tick.values
+            self.values += len(new)
+            if len(new) >= TOGETHER and new.keys() <= feed.plain and _are_good(feed, new.values()):
+                changed = changed | new if changed else new
+                continue
+            for name, value in new.items():
                 bounds = bounds_of(name)
                 if bounds is not None and value.__class__ is (old := values[name]).__class__ is not Absent:
                     if value == old:
@@ -98,6 +105,13 @@ class Intake:
                 supply.turn.append(place)
         if place.overlay:
             self.revive(place, now)
+
+    def _holds(self, feed: Feed, name: str, reading: Reading) -> None:
+        """Keep `plain` true to what a name holds."""
+        if reading.__class__ in _NUMBERS and feed.names[name] is not None:
+            feed.plain.add(name)
+        else:
+            feed.plain.discard(name)
 
     def _steady(self, feed: Feed, name: str, value: Reading | None, old: Reading | None) -> bool:
         """Whether a value is good and just as one would expect after `old`: a text, or a number after a
@@ -159,13 +173,28 @@ class Intake:
                 return
         place.overlay.pop(name, None)
         self.supply.set_value(place, name, value)
+        self._holds(feed, name, value)
 
     def _own(self, place: Location, feed: Feed, name: str) -> None:
         """The feed that reports a name owns it: which of two may, is decided on the node."""
         for other in place.feeds.values():
-            if other.names.pop(name, False) is not False:
-                place.overlay.pop(name, None)
-        feed.names[name] = self.types.bounds[name]
+            if self._disown(place, other, name):
+                break
+        self._bind(feed, name)
+
+    def _bind(self, feed: Feed, name: str) -> None:
+        """A feed's name, with what its type allows."""
+        bounds = feed.names[name] = self.types.bounds.get(name)
+        if bounds is not None:
+            feed.low, feed.high = max(feed.low, bounds[0]), min(feed.high, bounds[1])
+
+    def _disown(self, place: Location, feed: Feed, name: str) -> bool:
+        """Take a name from a feed, if it had it; the view is the caller's."""
+        if feed.names.pop(name, False) is False:
+            return False
+        feed.plain.discard(name)
+        place.overlay.pop(name, None)
+        return True
 
     def _problem(self, place: Location, feed: Feed, name: str, value: Reading) -> tuple[str, str]:
         """Why a reading is refused: a word for counting and words for people; both '' if it is good."""
@@ -193,11 +222,8 @@ class Intake:
     ) -> None:
         reason, words = why
         self.refused[reason] += 1
-        if name in feed.names:
-            del feed.names[name]
-            place.overlay.pop(name, None)
-            if name not in place.static:
-                self.supply.set_value(place, name, self.vacancy(place, name, now))
+        if self._disown(place, feed, name) and name not in place.static:
+            self.supply.set_value(place, name, self.vacancy(place, name, now))
         before = feed.refused.get(name)
         if before is not None or len(feed.refused) < REFUSED:
             feed.refused[name] = (value, words)
@@ -207,8 +233,7 @@ class Intake:
     def _withdraw(self, place: Location, feed: Feed, name: str, now: float) -> None:
         if feed.refused.pop(name, None) is not None:
             self.show_state(place, feed)
-        if feed.names.pop(name, False) is not False:
-            place.overlay.pop(name, None)
+        if self._disown(place, feed, name):
             self.supply.set_value(place, name, self.vacancy(place, name, now))
 
     def vacancy(self, place: Location, name: str, now: float) -> Absent | None:
@@ -275,7 +300,9 @@ class Intake:
             age_s = now - feed.born
             for name in feed.names:
                 if name in place.overlay and age_s <= self._ttl_s(feed, name):
-                    self.supply.set_value(place, name, place.overlay.pop(name))
+                    reading = place.overlay.pop(name)
+                    self.supply.set_value(place, name, reading)
+                    self._holds(feed, name, reading)
                     place.expires = 0.0
 
     def age(self, place: Location, now: float) -> None:
@@ -295,6 +322,7 @@ class Intake:
                 seen = settle(reading, age_ms=age_s * 1000, ttl_ms=ttl_s * 1000, fault=fault)
                 if isinstance(seen, Absent):
                     place.overlay[name] = reading
+                    feed.plain.discard(name)
                     self.supply.set_value(
                         place, name, msgspec.structs.replace(seen, since_ms=int((feed.born + ttl_s) * 1000))
                     )
@@ -330,8 +358,8 @@ class Intake:
         for name, value in static.items():
             for feed in place.feeds.values():
                 if name in feed.names:
-                    held = place.overlay.pop(name, place.values[name])
-                    del feed.names[name]
+                    held = place.overlay[name] if name in place.overlay else place.values[name]
+                    self._disown(place, feed, name)
                     feed.refused[name] = (held, "has a static value in hosts.yaml, which wins")
                     self.show_state(place, feed)
             old = place.values.get(name)
@@ -342,10 +370,12 @@ class Intake:
         """Types or static values have changed: judge anew what is held and what was refused."""
         wanted = None if names is None else set(names)
         for feed in list(place.feeds.values()):
+            feed.low, feed.high = 0.0, float(LARGEST_INTEGER)
             for name in list(feed.names):
+                self._bind(feed, name)
                 if wanted is None or name in wanted:
                     held = place.overlay[name] if name in place.overlay else place.values[name]
-                    feed.names[name] = self.types.bounds.get(name)
+                    self._holds(feed, name, place.values[name])
                     reason, words = self._problem(place, feed, name, held)
                     if reason:
                         self._refuse(place, feed, name, held, (reason, words), now=now)
@@ -353,6 +383,18 @@ class Intake:
                 if wanted is None or name in wanted:
                     self._take(place, feed, name, value, now)
         place.expires = 0.0
+
+
+def _are_good(feed: Feed, values: Collection[Reading | None]) -> bool:
+    """Whether all of them are numbers within the bounds of all of a feed's names.
+
+    As none is below 0, none is above the sum; NaN and infinities make a sum that is within nothing.
+    """
+    return (
+        set(map(type, values)) <= _NUMBERS
+        and min(values) >= feed.low  # type: ignore[type-var,operator]
+        and sum(values) <= feed.high  # type: ignore[arg-type]
+    )
 
 
 def _same(one: Absent, other: Absent) -> bool:

@@ -13,7 +13,7 @@ from xce.broker.core.peer import Peer
 from xce.model.instance import InventoryRef
 from xce.model.message import ReporterState
 from xce.model.supply import Hold, HostState, LocationKind, PoolAmount, Source, SupplyState
-from xce.model.value import Reading
+from xce.model.value import LARGEST_INTEGER, Reading
 
 NEVER = math.inf
 
@@ -41,7 +41,7 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Feed:
     """The readings of one reporter at one location; their freshness is its own."""
 
-    __slots__ = ("born", "names", "refused", "reporter", "run", "state")
+    __slots__ = ("born", "high", "low", "names", "plain", "refused", "reporter", "run", "state")
 
     def __init__(self, reporter: str) -> None:
         self.reporter = reporter
@@ -49,7 +49,11 @@ class Feed:
         self.born = 0.0
         """Monotonic time of its last good frame, in seconds."""
         self.names: dict[str, Bounds | None] = {}
-        """Names that it owns here. The bounds let a numeric pass at once; None: look closely."""
+        """Names that it owns here. The bounds let a number pass at once; None: look closely."""
+        self.plain: set[str] = set()
+        """Those of `names` that are numbers by type and hold one now."""
+        self.low, self.high = 0.0, float(LARGEST_INTEGER)
+        """Within these every number of `names` is good."""
         self.refused: dict[str, tuple[Reading, str]] = {}
         """What it reported and the broker does not take, and why."""
         self.state: ReporterState | None = None

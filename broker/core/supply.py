@@ -7,7 +7,7 @@ change.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 _FIELDS = ("source", "state", "conditions", "holds", "groups", "about")
 _MAPS = ("reporters", "inventories", "amounts")
+
+
+Change: TypeAlias = LocationChange | dict[str, Any]
+"""A `LocationChange`, or a dict that is encoded like one."""
 
 
 class SupplyMap:
@@ -144,7 +148,7 @@ class SupplyMap:
             data = cache[json] = (_encode_json if json else _encode)(place.view)
         return data
 
-    def take_turn(self) -> tuple[dict[str, LocationChange], list[str]]:
+    def take_turn(self) -> tuple[dict[str, Change], list[str]]:
         """What has changed since the last call: changes by key, and keys that are gone."""
         changes = {place.key: _change(place) for place in self.turn}
         removed, self.removed = self.removed, []
@@ -181,6 +185,10 @@ class SupplyMap:
             )
             owned = [name for feed in place.feeds.values() for name in feed.names]
             assert len(owned) == len(set(owned)), place.key
+            for feed in place.feeds.values():
+                numbers = {name for name, bounds in feed.names.items() if bounds is not None}
+                held = {name for name in numbers if place.values[name].__class__ in {int, float}}
+                assert feed.plain == held, (place.key, feed.reporter, feed.plain ^ held)
             assert set(owned).isdisjoint(place.static), place.key
             assert set(place.overlay) <= set(owned), place.key
             for reading in place.values.values():
@@ -189,11 +197,11 @@ class SupplyMap:
             assert counts == self._presences
 
 
-def _change(place: Location) -> LocationChange:
-    """What changed at one location; a new one is told whole."""
+def _change(place: Location) -> Change:
+    """What changed at one location; a new one is told whole. Mostly it is values, which need no struct."""
     news = place.news
     if news is None:
-        return LocationChange(values=place.pending or {})
+        return {"values": place.pending or {}}
     if "new" in news:
         view = place.view
         whole: dict[str, Any] = {name: getattr(view, name) for name in _FIELDS}
