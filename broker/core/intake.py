@@ -106,7 +106,7 @@ class Intake:
         if place.overlay:
             self.revive(place, now)
 
-    def _holds(self, feed: Feed, name: str, reading: Reading) -> None:
+    def _holds(self, feed: Feed, name: str, reading: Reading | None) -> None:
         """Keep `plain` true to what a name holds."""
         if reading.__class__ in _NUMBERS and feed.names[name] is not None:
             feed.plain.add(name)
@@ -181,6 +181,7 @@ class Intake:
             if self._disown(place, other, name):
                 break
         self._bind(feed, name)
+        self._holds(feed, name, place.values.get(name))
 
     def _bind(self, feed: Feed, name: str) -> None:
         """A feed's name, with what its type allows."""
