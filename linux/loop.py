@@ -93,7 +93,7 @@ class Loop:
         self._cancelled_timers = 0
         self._hooks: list[Callback] = []
         self._turns = 0
-        self._running = False
+        self._stopped = False
         self._signals: dict[int, Callback] = {}
         self._wakeup: tuple[int, int] | None = None
 
@@ -209,15 +209,15 @@ class Loop:
     # --------------------------------------------------------------------------------------------- run
 
     def run(self) -> None:
-        """Take turns until `stop`."""
-        self._running = True
+        """Take turns until `stop`; at once, if that came before."""
         self._run_hooks()
-        while self._running:
+        while not self._stopped:
             self.turn()
+        self._stopped = False
 
     def stop(self) -> None:
         """Let `run` return after this turn."""
-        self._running = False
+        self._stopped = True
 
     def turn(self, at_most: float | None = None) -> None:
         """Take one turn; wait no longer than `at_most` seconds (None: until something happens)."""

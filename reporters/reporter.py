@@ -131,6 +131,11 @@ class Reporter:
         return self.run is not None or self._leftover is not None
 
     @property
+    def ending(self) -> bool:
+        """Whether its run, or a leftover, has been told to end."""
+        return self._leftover is not None or (self.run is not None and self.run.ending)
+
+    @property
     def overruns(self) -> int:
         """Turns that were missed because a run was still going on, the present one's included."""
         if self.run is None or self.streaming:

@@ -206,17 +206,26 @@ class Supervisor:
     def _start_waiting(self) -> None:
         if self._stopping or not self._waiting:
             return
-        if self.abandoned >= self.settings.max_abandoned:
-            why = f"not started: {self.abandoned} reporters have children here that cannot be killed"
-            for reporter in self._waiting.values():
-                reporter.hold_back(f"{why} (max_abandoned)")
-            return
+        if self._at_risk() >= self.settings.max_abandoned:
+            if (count := self.abandoned) >= self.settings.max_abandoned:
+                why = (
+                    f"not started: {count} reporters have children here that cannot be killed (max_abandoned)"
+                )
+                for reporter in self._waiting.values():
+                    reporter.hold_back(why)
+            return  # `finished` comes for each
         asking = [
             schedule.Waiting(name=name, weight=reporter.weight, due=reporter.due)
             for name, reporter in self._waiting.items()
         ]
         for name in schedule.admit(asking, running=self.running, budget=self.settings.budget):
             self._waiting.pop(name).start()
+
+    def _at_risk(self) -> int:
+        """Reporters with unkillable children, and those whose run is being ended: it may turn out as one."""
+        held = (*self.reporters.values(), *self._leaving.values())
+        ending = sum(reporter.ending and not reporter.unkillable for reporter in held)
+        return self.abandoned + ending
 
     def _sweep(self) -> None:
         """End what is in groups that belong to no reporter, and remove them."""

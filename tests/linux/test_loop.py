@@ -169,6 +169,12 @@ def test_waiting_ends_at_the_next_timer(loop: Loop) -> None:
     assert 0.04 < time.monotonic() - begin < 2
 
 
+def test_a_stop_before_the_run_is_not_lost(loop: Loop) -> None:
+    loop.call_later(0, loop.stop)
+    loop.turn(1)
+    loop.run()
+
+
 def test_closing_gives_back_all_descriptors() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):

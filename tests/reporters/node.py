@@ -1,6 +1,7 @@
 """A node for tests: a directory of real scripts, the supervisor on a real loop, and everything it told."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,6 +129,9 @@ def make_node(kernel: Kernel, tmp_path: Path) -> Iterator[Node]:
         node = Node(kernel, Path(base), group)
         yield node
         node.stop()
+        left = node.children()
+        for one in left:
+            os.kill(one.pid, signal.SIGKILL)
+        assert left == []
         if group is not None:
             kernel.until(group.remove)
-        assert node.children() == []

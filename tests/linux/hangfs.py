@@ -1,0 +1,74 @@
+"""A file system that never answers: what a dead file server looks like to its callers.
+
+Speaks just enough of the FUSE protocol (linux/fuse.h) to be mounted. Every request is taken from the kernel
+and left without an answer, so that its caller sleeps in state D and outlives SIGKILL, until `release`.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_INIT = 26
+_MNT_DETACH = 2
+
+
+class HangingMount:
+    """Mounted at `point` from construction until `release`, which wakes everybody with an error."""
+
+    def __init__(self, point: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("needs root to mount")
+        try:
+            self._fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            pytest.skip(f"needs /dev/fuse: {error.strerror}")
+        self.point = point
+        options = f"fd={self._fd},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+        if _libc.mount(b"hang", os.fsencode(point), b"fuse", 0, options):
+            why = os.strerror(ctypes.get_errno())
+            os.close(self._fd)
+            pytest.skip(f"cannot mount: {why}")
+        os.set_blocking(self._fd, False)
+        self.asked = threading.Event()
+        self._over = threading.Event()
+        self._held: list[int] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._over.is_set():
+            try:
+                request = os.read(self._fd, 1 << 17)
+            except BlockingIOError:
+                select.select([self._fd], [], [], 0.05)
+                continue
+            except OSError:
+                return  # unmounted
+            _length, code, unique = struct.unpack_from("IIQ", request)
+            if code == _INIT:
+                answer = struct.pack("IIIIHHIIHH28x", 7, 19, 1 << 16, 0, 12, 9, 1 << 12, 1, 0, 0)
+                os.write(self._fd, struct.pack("IiQ", 16 + len(answer), 0, unique) + answer)
+            else:
+                self._held.append(unique)
+                self.asked.set()
+
+    def release(self) -> None:
+        """End it: everybody who waits gets an I/O error. May be called twice."""
+        if self._fd < 0:
+            return
+        self._over.set()
+        self._thread.join()
+        for unique in self._held:
+            with contextlib.suppress(OSError):  # its caller has gone meanwhile
+                os.write(self._fd, struct.pack("IiQ", 16, -errno.EIO, unique))
+        _libc.umount2(os.fsencode(self.point), _MNT_DETACH)
+        os.close(self._fd)  # the kernel ends what is still to come
+        self._fd = -1

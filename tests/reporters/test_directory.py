@@ -1,0 +1,276 @@
+"""What counts as a reporter, why not, and how soon a change is seen."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.linux.kernel import Kernel
+from tests.reporters.node import ROOT, Node
+from xce.model.configuration import Mode
+from xce.reporters import directory
+from xce.reporters.directory import Candidate, scan
+from xce.reporters.watch import Watch
+
+GOOD = "#!/bin/sh\necho '{\"free\": 5}'\n"
+TRUSTED = {0, os.geteuid()}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    place = tmp_path / "reporters.d"
+    place.mkdir(mode=0o755)
+    place.chmod(0o755)
+    return place
+
+
+def put(path: Path, text: str | bytes = GOOD, mode: int = 0o755) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    path.chmod(mode)
+    return path
+
+
+def one(place: Path, name: str = "free", before: dict[str, Candidate] | None = None) -> Candidate:
+    return scan(str(place), TRUSTED, before=before)[name]
+
+
+def test_a_script_with_settings_is_a_candidate(place: Path) -> None:
+    put(place / "free")
+    put(place / "free.yaml", "mode: persistent\ninterval: 7\n", 0o644)
+    found = one(place)
+    assert found.problem == ""
+    assert found.settings.mode is Mode.PERSISTENT
+    assert found.settings.interval == 7
+    assert len(found.digest) == 64
+    assert found.interpreter == "/bin/sh"
+    assert list(scan(str(place), TRUSTED)) == ["free"]
+
+
+def test_a_compiled_program_is_one_too(place: Path) -> None:
+    put(place / "free", Path("/bin/true").read_bytes())
+    assert one(place).problem == ""
+    assert one(place).interpreter == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('echo "{}"\n', "no #! on the first line"),
+        ('\n#!/bin/sh\necho "{}"\n', "no #! on the first line"),
+        ("", "is empty"),
+        ("\ufeff#!/bin/sh\n", "byte-order mark"),
+        ("#!/bin/sh\r\necho\r\n", "carriage return"),
+        ("#! \n", "no interpreter"),
+        ("#!sh\n", "absolute path, not 'sh'"),
+    ],
+)
+def test_what_the_kernel_could_not_execute_is_said_before_it_is_tried(
+    place: Path, text: str, problem: str
+) -> None:
+    """C-REP-06: a shell would run some of these by hand."""
+    put(place / "free", text)
+    assert problem in one(place).problem
+
+
+def test_a_script_without_the_executable_bit_and_a_link_are_shown_other_files_are_not(place: Path) -> None:
+    put(place / "forgot", mode=0o644)
+    put(place / "README", "read me", 0o644)
+    (place / "link").symlink_to("/bin/true")
+    found = scan(str(place), TRUSTED)
+    assert found.keys() == {"forgot", "link"}
+    assert found["forgot"].problem == f"is not executable: chmod 755 {place}/forgot"
+    assert "symbolic link" in found["link"].problem
+
+
+def test_settings_of_no_script_are_shown(place: Path) -> None:
+    put(place / "free.sh")
+    put(place / "free.yaml", "interval: 7\n", 0o644)
+    assert one(place, "free.yaml").problem == "settings of no reporter: there is no 'free' beside it"
+
+
+def test_settings_that_do_not_fit_refuse_a_new_reporter_with_file_line_and_key(place: Path) -> None:
+    put(place / "free")
+    put(place / "free.yaml", "interval: 7\ntimeot: 3\n", 0o644)
+    assert f"{place}/free.yaml:2: timeot:" in one(place).problem
+    put(place / "free.yaml", b"\xff\xfe", 0o644)
+    assert one(place).problem.endswith("free.yaml: not UTF-8 at byte 1")
+    put(place / "free.yaml", "#" * 300_000, 0o644)
+    assert one(place).problem.endswith("larger than 256 KiB")
+
+
+def test_settings_that_do_not_fit_any_more_leave_the_good_ones_in_force(place: Path) -> None:
+    put(place / "free")
+    put(place / "free.yaml", "interval: 7\n", 0o644)
+    before = scan(str(place), TRUSTED)
+    put(place / "free.yaml", "interval: -7\n", 0o644)
+    after = scan(str(place), TRUSTED, before=before)
+    assert after["free"].problem == ""
+    assert after["free"].settings.interval == 7
+    assert after["free"].warning.endswith("the settings before it stay in force")
+    put(place / "free", GOOD + "# changed\n")
+    assert one(place, before=after).settings.interval == 7
+    put(place / "free.yaml", "interval: 8\n", 0o644)
+    repaired = one(place, before=after)
+    assert (repaired.warning, repaired.settings.interval) == ("", 8)
+
+
+@pytest.mark.parametrize("victim", ["free", "free.yaml", "."])
+def test_what_others_may_write_is_refused_with_the_element_at_fault(place: Path, victim: str) -> None:
+    """C-REP-10."""
+    put(place / "free")
+    put(place / "free.yaml", "interval: 7\n", 0o644)
+    (place / victim).chmod(0o777)
+    problem = one(place).problem
+    assert problem == f"{(place / victim).resolve()} is writable by everybody (mode 0777)"
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root to give files away")
+def test_what_belongs_to_somebody_else_is_refused(place: Path) -> None:
+    """C-REP-10."""
+    os.chown(put(place / "free"), 1000, 1000)
+    assert one(place).problem == f"{place}/free is owned by uid 1000, not by 0"
+    os.chown(place / "free", 0, 0)
+    os.chown(put(place / "free.yaml", "interval: 7\n", 0o644), 1000, 1000)
+    assert one(place).problem == f"{place}/free.yaml is owned by uid 1000, not by 0"
+
+
+def test_an_unchanged_file_is_not_read_again_and_a_touch_changes_nothing(place: Path) -> None:
+    script = put(place / "free")
+    before = one(place)
+    os.utime(script)
+    after = one(place, before={"free": before})
+    assert after.signature != before.signature
+    assert after.same_as(before)
+    put(script, GOOD + "#\n")
+    assert not one(place, before={"free": after}).same_as(before)
+
+
+def test_a_directory_that_cannot_be_read_leaves_what_was_known(place: Path, kernel: Kernel) -> None:
+    put(place / "free")
+    seen: list[dict[str, Candidate]] = []
+    watch = Watch(kernel.loop, str(place), TRUSTED, seen.append)
+    watch.look()
+    assert seen[-1].keys() == {"free"}
+    place.rename(place.parent / "away")
+    kernel.until(lambda: watch.fault, within=2)
+    assert watch.fault == f"cannot read {place}: No such file or directory"
+    assert seen[-1].keys() == {"free"}
+    (place.parent / "away").rename(place)
+    kernel.until(lambda: not watch.fault, within=2)
+    watch.close()
+
+
+def test_a_directory_that_comes_later_is_seen(tmp_path: Path, kernel: Kernel) -> None:
+    seen: list[dict[str, Candidate]] = []
+    watch = Watch(kernel.loop, str(tmp_path / "a/reporters.d"), TRUSTED, seen.append)
+    watch.look()
+    (tmp_path / "a").mkdir()
+    kernel.during(0.5)
+    (tmp_path / "a/reporters.d").mkdir()
+    put(tmp_path / "a/reporters.d/free")
+    kernel.until(lambda: seen[-1], within=2)
+    watch.close()
+
+
+def test_every_kind_of_change_is_seen_within_two_seconds(place: Path, kernel: Kernel) -> None:
+    seen: list[dict[str, Candidate]] = []
+    watch = Watch(kernel.loop, str(place), TRUSTED, seen.append)
+    watch.look()
+    looks = len(seen)
+    kernel.during(0.4)
+    assert len(seen) == looks  # a look is no change
+
+    def soon(condition: str) -> None:
+        kernel.until(lambda: eval(condition, {"seen": seen[-1]}), within=2)
+
+    script = put(place / "free")
+    soon("'free' in seen and not seen['free'].problem")
+    script.write_text("echo no first line\n")
+    soon("'no #!' in seen['free'].problem")
+    script.write_text(GOOD)
+    soon("not seen['free'].problem")
+    script.chmod(0o777)
+    soon("'writable' in seen['free'].problem")
+    script.chmod(0o755)
+    soon("not seen['free'].problem")
+    put(place / "free.yaml", "interval: 7\n", 0o644)
+    soon("seen['free'].settings.interval == 7")
+    (place / "free.yaml").unlink()
+    soon("seen['free'].settings.interval is None")
+    place.chmod(0o777)
+    soon("'writable' in seen['free'].problem")
+    place.chmod(0o755)
+    soon("not seen['free'].problem")
+    place.parent.chmod(0o777)
+    soon("'writable' in seen['free'].problem")
+    place.parent.chmod(0o700)
+    soon("not seen['free'].problem")
+    script.rename(place / "other")
+    soon("'other' in seen and 'free' not in seen")
+    (place / "other").unlink()
+    soon("not seen")
+    watch.close()
+
+
+def test_writing_without_end_does_not_put_the_look_off_for_ever(place: Path, kernel: Kernel) -> None:
+    seen: list[dict[str, Candidate]] = []
+    watch = Watch(kernel.loop, str(place), TRUSTED, seen.append)
+    watch.look()
+
+    def write() -> None:
+        with (place / "log").open("a") as log:
+            log.write("x")
+        kernel.loop.call_later(0.05, write)
+
+    write()
+    put(place / "free")
+    kernel.until(lambda: "free" in seen[-1], within=2)
+    looks = len(seen)
+    kernel.during(1.5)
+    assert len(seen) - looks <= 3
+    watch.close()
+
+
+def test_a_broken_script_is_tried_no_more_and_taken_up_when_it_is_repaired(node: Node) -> None:
+    """C-REP-06, from file to run."""
+    node.script("free", 'echo "{\\"free\\": 5}"\n')
+    node.start()
+    told = node.reaches("free", "refused")
+    assert (
+        told.cause
+        == f"cannot run {node.directory}/free: no #! on the first line (begin it with #!/bin/sh, or the like)"
+    )
+    assert told.failures == 1
+    (node.directory / "free").write_text(GOOD)
+    assert node.ran("free").lines == [b'{"free": 5}']
+    assert node.now("free").state == "waiting"
+
+
+def test_a_missing_interpreter_is_named(node: Node) -> None:
+    node.script("free", "#!/opt/no/such/python3 -u\nprint()\n", "interval: 0.1\n")
+    node.start()
+    result = node.ran("free")
+    reason = "the interpreter on its first line, /opt/no/such/python3, is not there"
+    assert result.fault == f"cannot start {node.directory}/free: {reason}"
+    assert node.reaches("free", "backoff").cause == result.fault
+
+
+def test_a_script_that_is_still_being_written_is_not_run_half(node: Node) -> None:
+    """The kernel does not execute a file that is open for writing."""
+    path = node.directory / "free"
+    with path.open("w") as file:
+        path.chmod(0o755)
+        file.write("#!/bin/sh\n")
+        file.flush()
+        node.start()
+        node.kernel.during(0.6)
+        file.write("echo whole\n")
+    node.until(lambda: any(result.lines for result in node.runs("free")))
+    assert {tuple(result.lines) for result in node.runs("free") if not result.fault} == {(b"whole",)}
+
+
+def test_names_of_files_become_names_that_can_be_shown() -> None:
+    assert directory._shown("plain") == "plain"
+    assert directory._shown("new\nline") == "new\\nline"
+    assert directory._shown("bad\udcff").isprintable()
+    assert len(directory._shown("x" * 255)) == 64
