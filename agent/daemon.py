@@ -135,8 +135,8 @@ class Daemon:
             self._notify("READY=1")
             if (every := log.watchdog_interval_s()) is not None:
                 self._kick_watchdog(every)
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # what a start leaves is for ever: no later collection looks at it again
+        gc.enable()
 
     def _open_control(self) -> None:
         try:
@@ -501,9 +501,7 @@ class Daemon:
 def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
     """Run until told to end; the exit code. Raises `CannotStart`, `ConfigRefused`."""
     gc.disable()
-    daemon = Daemon(read, path, role=role, logger=Log())
-    gc.enable()
-    return daemon.run()
+    return Daemon(read, path, role=role, logger=Log()).run()
 
 
 def _prepare(settings: Settings) -> Lock:

@@ -209,7 +209,7 @@ class Dealer:
 
 def allow(links: int) -> None:
     """Make room for so many links in this process; to be called before the first one is made."""
-    zmq.Context.instance().set(zmq.MAX_SOCKETS, 2 * links + 64)  # each has a monitor
+    zmq.Context.instance().set(zmq.MAX_SOCKETS, 3 * links + 64)  # its monitor has two ends
 
 
 def _bound(socket: "zmq.Socket[bytes]", retry_s: tuple[float, float]) -> None:

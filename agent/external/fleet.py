@@ -43,7 +43,7 @@ usage: {PROGRAM} --broker ENDPOINT [--key FILE --broker-key FILE] [options] N
 
 Prints how many are linked whenever that changes. Ends with TERM or INT."""
 
-DESCRIPTORS_EACH = 4
+DESCRIPTORS_EACH = 6
 SHOW_S = 1.0
 
 

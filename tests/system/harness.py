@@ -163,9 +163,9 @@ class BrokerProgram(Program):
 
 
 class AgentProgram(Program):
-    """`xce-agent run` of one host."""
+    """`xce-agent run` of one host; with `external` `xce-reporter run`."""
 
-    def __init__(self, site: "Site", name: str, key: KeyPair) -> None:
+    def __init__(self, site: "Site", name: str, key: KeyPair, *, external: bool = False) -> None:
         folder = site.folder / f"agent-{name}-{secrets.token_hex(2)}"
         for part in ("state", "run", "reporters.d"):
             (folder / part).mkdir(parents=True)
@@ -184,7 +184,8 @@ class AgentProgram(Program):
         }
         self.reporters = folder / "reporters.d"
         self.socket = str(folder / "run" / "agent.sock")
-        argv = [*python("xce.agent.cli"), "run", "--config", str(folder / "agent.yaml")]
+        entry = "xce.agent.reporter_cli" if external else "xce.agent.cli"
+        argv = [*python(entry), "run", "--config", str(folder / "agent.yaml")]
         super().__init__(f"agent {name}", folder, argv, {"STATE_DIRECTORY": str(folder / "state")})
 
     def start(self) -> Self:
@@ -265,6 +266,25 @@ class Site:
         agent = AgentProgram(self, name, key or self.key(name, "agent", hosts=(name,)))
         self.agents.append(agent)
         return agent
+
+    def external(self, name: str) -> AgentProgram:
+        """An external reporter of this identity, not started yet."""
+        reporter = AgentProgram(self, name, self.key(name, "reporter"), external=True)
+        self.agents.append(reporter)
+        return reporter
+
+    def fleet(self, count: int, *, prefix: str = "sim", interval: float = 15) -> Program:
+        """`xce-reporter fleet`: simulated hosts, not started yet; to be made before the broker starts."""
+        key = self.key(prefix, "agent", hosts=(f"{prefix}*",))
+        folder = self.folder / f"fleet-{prefix}"
+        folder.mkdir()
+        keys.save(key, folder / "fleet.key")
+        argv = [*python("xce.agent.reporter_cli"), "fleet", "--broker", self.broker.endpoint]
+        argv += ["--key", str(folder / "fleet.key"), "--broker-key", str(self.broker.folder / "broker.pub")]
+        argv += ["--prefix", prefix, "--interval", str(interval), str(count)]
+        program = Program(f"fleet {prefix}", folder, argv, {})
+        self.others.append(program)
+        return program
 
     def client(self, key: KeyPair | None = None, **options: Any) -> Client:
         """A client of the running broker; the caller closes it."""

@@ -1,0 +1,66 @@
+"""Reporters off the nodes: values of pools under an identity, and nobody else's."""
+
+import pytest
+
+from tests.system.harness import Site
+from xce.model.value import Absent, Presence
+
+pytestmark = [pytest.mark.system, pytest.mark.root]
+
+LIC = {"name": "lic_free", "kind": "numeric", "scope": "pool", "reporter": "lic1", "minimum": 0}
+SCRIPT = """#!/bin/sh
+. "$XCE_STATE_DIR/../../state"
+[ "$answer" = down ] && { echo "lmstat: cannot connect to license server" >&2; exit 3; }
+echo "{\\"lic_free@pool:matlab\\": $answer}"
+"""
+
+
+def test_a_licence_count_reaches_its_pool_and_a_dead_server_is_unknown_not_zero(site: Site) -> None:
+    """C-DIR-02."""
+    site.broker.resources = {
+        "types": [LIC],
+        "pools": [{"name": "matlab", "resources": {"lic_free": {"base": 20}}}],
+    }
+    reporter = site.external("lic1")
+    del reporter.settings["name"]
+    reporter.settings["reporters"]["allow_root"] = ["lmstat"]
+    server = reporter.folder / "state" / "state"
+    server.write_text("answer=12\n")
+    reporter.script("lmstat", SCRIPT, interval=0.5, timeout=0.5, user="root")
+
+    def held() -> object:
+        return site.snapshot().locations["pool:matlab"].values.get("lic_free")
+
+    def unknown() -> Absent | None:
+        reading = held()
+        return reading if isinstance(reading, Absent) and reading.presence is Presence.UNKNOWN else None
+
+    site.broker.start()
+    reporter.start()
+    site.until(lambda: held() == 12)
+    assert reporter.status()["agent"]["name"] == "lic1"
+    assert reporter.status()["agent"]["role"] == "reporter"
+
+    server.write_text("answer=down\n")
+    gone = site.until(unknown)
+    assert gone.last == 12
+    assert "exit status 3: lmstat: cannot connect" in gone.cause
+    assert "exit status 3" in reporter.reporter("lmstat")["cause"]
+
+    server.write_text("answer=7\n")
+    site.until(lambda: held() == 7)
+    assert site.snapshot().locations["pool:matlab"].reporters["lic1/lmstat"].cause == ""
+
+
+def test_an_identity_that_no_type_names_gives_nothing_and_says_so(site: Site) -> None:
+    site.broker.resources = {
+        "types": [LIC],
+        "pools": [{"name": "matlab", "resources": {"lic_free": {"base": 20}}}],
+    }
+    reporter = site.external("other")
+    reporter.script("lmstat", "#!/bin/sh\necho '{\"lic_free\": 3}'\n", interval=0.5)
+    site.broker.start()
+    reporter.start()
+    site.until(lambda: "only 'lic1' reports it" in reporter.reporter("lmstat").get("cause", ""))
+    reading = site.snapshot().locations["pool:matlab"].values.get("lic_free")
+    assert not isinstance(reading, int)

@@ -1,0 +1,66 @@
+"""Many hosts at once: all are linked, and all come back after the broker's restart, spread and in time."""
+
+import itertools
+import re
+import resource
+import time
+
+import pytest
+
+from tests.system.harness import Program, Site
+from xce.model.message import StatusRequest
+
+pytestmark = [pytest.mark.system]
+
+MANY = 2000
+
+
+def linked(fleet: Program) -> int:
+    found = re.findall(r"^(\d+) of \d+ linked", fleet.log.read_text(), re.M)
+    return int(found[-1]) if found else 0
+
+
+def test_a_small_fleet_is_known_with_values_and_leaves_with_goodbye(site: Site) -> None:
+    fleet = site.fleet(20, prefix="small")
+    site.broker.start()
+    fleet.start()
+    site.until(lambda: linked(fleet) == 20)
+    hosts = site.snapshot().locations
+    assert [hosts[f"host:small{number}"].state for number in (1, 20)] == ["available"] * 2
+    assert hosts["host:small7"].values["type"] == "simulated type"
+    assert fleet.stop() == 0
+    site.until(lambda: site.snapshot().locations["host:small1"].state == "lost", within_s=10)
+
+
+@pytest.mark.slow
+def test_two_thousand_come_back_spread_after_a_restart_of_the_broker(site: Site) -> None:
+    """C-MSG-03."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < 6 * MANY + 256:
+        pytest.skip(f"needs {6 * MANY + 256} open files, {hard} are allowed")
+    fleet = site.fleet(MANY, prefix="many", interval=30)
+    site.broker.settings["heartbeat"] = 5
+    site.broker.prefix = ["prlimit", "--nofile=1024:20000"]
+    site.broker.start()
+    fleet.start()
+    site.until(lambda: linked(fleet) == MANY, within_s=120, every_s=0.5)
+    site.broker.kill()
+    site.until(lambda: linked(fleet) == 0, within_s=30)
+    site.broker.start()
+    slowest, began = 0.0, time.monotonic()
+    seconds = [0]
+    while linked(fleet) < MANY:
+        assert time.monotonic() - began < 60, site.broker.tail()
+        asked = time.monotonic()
+        with site.client() as client:
+            client.ask(StatusRequest(id=""))
+        slowest = max(slowest, time.monotonic() - asked)
+        time.sleep(max(0.0, 1 - (time.monotonic() - asked)))
+        seconds.append(linked(fleet))
+    arrivals = [after - before for before, after in itertools.pairwise(seconds)]
+    print(
+        f"back within {time.monotonic() - began:.1f} s, slowest status {slowest:.2f} s, a second: {arrivals}"
+    )
+    assert max(arrivals) <= MANY / 4 * 2, "half of them in one second is a herd, however busy this machine is"
+    assert slowest < 1 * 5
+    assert site.broker.running()
