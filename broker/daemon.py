@@ -91,6 +91,7 @@ class Daemon:
     def __init__(self, path: Path, config: BrokerFile, stack: ExitStack, *, start_empty: bool) -> None:
         self.path, self.config, self._stack = path, config, stack
         self._signals = _Signals()
+        self._most_peers = sys.maxsize
         self._notify = _notifier()
         self._signal_socket = self._catch_signals()
         self._key = keys.load(Path(config.key), secret=True) if config.listen else None
@@ -215,7 +216,12 @@ class Daemon:
         if limit < wanted:
             most = max(1, limit - SPARE_FILES)
             log.warning("serving at most %d peers: only %d files may be open (LimitNOFILE)", most, limit)
-            self.config = msgspec.structs.replace(self.config, max_peers=most)
+            self._most_peers = most
+            self.config = self._limited(self.config)
+
+    def _limited(self, config: BrokerFile) -> BrokerFile:
+        """The settings, with no more peers than there can be descriptors for."""
+        return msgspec.structs.replace(config, max_peers=min(config.max_peers, self._most_peers))
 
     def _catch_signals(self) -> socket.socket:
         ours, wake = socket.socketpair()
@@ -251,7 +257,7 @@ class Daemon:
             trouble["files"] = f"files are refused, the old ones stay in force: {words}"
         else:
             trouble.pop("files", None)
-            self._server.perform(self.broker.reload(site, time.monotonic(), config=config))
+            self._server.perform(self.broker.reload(site, time.monotonic(), config=self._limited(config)))
             log.info("took up broker.yaml, resources.yaml and hosts.yaml")
         self._server.perform(self.broker.add_keys(self._accepted_keys()))
         self._notify(f"READY=1\nSTATUS={self._status()}")
