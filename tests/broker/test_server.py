@@ -1,0 +1,192 @@
+"""The loop, in a thread of the test: what it does when something inside or around it goes wrong."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from tests.broker.world import site
+from xce.broker.audit import Audit
+from xce.broker.background import Background
+from xce.broker.core.ledger import Ledger
+from xce.broker.core.machine import Broker
+from xce.broker.core.peer import Peer
+from xce.broker.server import Server
+from xce.broker.store import Batch
+from xce.broker.store.sqlite import SqliteStore
+from xce.model import message as m
+from xce.model.configuration import BrokerFile
+from xce.wire import codec
+from xce.wire.router import Router
+
+
+class Chores:
+    """Stops the loop when the test wants."""
+
+    def __init__(self) -> None:
+        self.stop = False
+        self.seconds = 0
+        self._event = os.eventfd(0)
+
+    def second(self, now: float) -> None:
+        self.seconds += 1
+
+    def signals(self) -> bool:
+        return not self.stop
+
+    def fileno(self) -> int:
+        return self._event
+
+    def end(self) -> None:
+        self.stop = True
+        os.eventfd_write(self._event, 1)
+
+
+class Running:
+    """A server on a local socket, and a raw peer."""
+
+    def __init__(self, tmp_path: Path, store: SqliteStore) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        background = Background(say=lambda text: None)
+        self.broker = Broker(
+            BrokerFile(heartbeat=1), Ledger(), site(), incarnation="i", wall=lambda: "", now=time.monotonic()
+        )
+        self.server = Server(self.broker, store, Audit(str(tmp_path / "audit"), background))
+        self.server.begin(self.broker.start(time.monotonic()))
+        self.router: Router[Peer] = Router(
+            listen=[],
+            local=str(tmp_path / "b.sock"),
+            key=None,
+            admit=self.server.admit,
+            gone=self.server.ended,
+            context=self.context,
+        )
+        self.server.listen(self.router, None)
+        self.chores = Chores()
+        self._background, self._store = background, store
+        self._thread = threading.Thread(target=self.server.run, args=(self.chores,), daemon=True)
+        self._thread.start()
+        self.peer = self.connect()
+
+    def connect(self) -> "zmq.Socket[bytes]":
+        peer = self.context.socket(zmq.DEALER)
+        peer.linger = 0
+        peer.connect(self.router.endpoints[0])
+        return peer
+
+    def ask(self, message: object) -> object:
+        self.peer.send(codec.encode(message))  # type: ignore[arg-type]
+        assert self.peer.poll(10_000), "no answer"
+        return codec.decode_from_broker(self.peer.recv())
+
+    def close(self) -> None:
+        self.chores.end()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        self.peer.close()
+        self.router.close()
+        self.context.term()
+        self._store.close(10)
+        self._background.close(10)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    running = Running(tmp_path, SqliteStore(tmp_path))
+    yield running
+    running.close()
+
+
+def test_a_bug_costs_the_message_that_met_it_and_is_told(running: Running) -> None:
+    def broken(*_arguments: object) -> None:
+        raise KeyError("a bug")
+
+    running.broker._handlers[m.KeysRequest] = broken
+    running.peer.send(codec.encode(m.KeysRequest(id="1")))
+    status = running.ask(m.StatusRequest(id="2"))
+    assert isinstance(status, m.BrokerStatus)
+    assert status.counters["internal_errors"] == 1
+    assert status.trouble == ["internal error, see the log: KeyError: 'a bug'"]
+
+
+def test_a_bug_in_the_clockwork_does_not_end_the_loop(running: Running) -> None:
+    def broken(_now: float) -> None:
+        raise RuntimeError("tick")
+
+    running.broker.sitemap.second = broken  # type: ignore[assignment,method-assign]
+    deadline = time.monotonic() + 10
+    while running.chores.seconds < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    status = running.ask(m.StatusRequest(id="2"))
+    assert isinstance(status, m.BrokerStatus)
+    assert status.counters["internal_errors"] >= 1
+
+
+def test_facts_wait_for_a_store_that_has_no_room_and_none_is_lost(tmp_path: Path) -> None:
+    running = Running(tmp_path, SqliteStore(tmp_path, room=1))
+    try:
+        for number in range(50):
+            running.peer.send(codec.encode(m.HostAdd(id=f"{number}", host=f"n{number}")))
+        answers = []
+        for _ in range(50):
+            assert running.peer.poll(10_000)
+            answers.append(codec.decode_from_broker(running.peer.recv()))
+        assert all(isinstance(answer, m.Done) for answer in answers)
+    finally:
+        running.close()
+    again = SqliteStore(tmp_path)
+    assert len(again.load().facts) == 51
+    again.close(10)
+
+
+def test_what_was_handed_over_is_on_the_disk_at_the_end(tmp_path: Path) -> None:
+    running = Running(tmp_path, SqliteStore(tmp_path))
+    running.peer.send(codec.encode(m.HostAdd(id="1", host="last")))
+    assert running.peer.poll(10_000)
+    running.close()
+    again = SqliteStore(tmp_path)
+    loaded = again.load()
+    assert len(loaded.facts) == 2
+    assert list(loaded.answers) == ["admin:root 1"] or os.geteuid() != 0
+    again.close(10)
+
+
+def test_a_store_that_cannot_write_stops_the_start_in_words(tmp_path: Path) -> None:
+    from xce.broker.store import StoreError
+
+    class Full(SqliteStore):
+        def submit(self, batch: Batch, token: int) -> bool:
+            self._fault = "cannot record: no space left"
+            return False
+
+    store = Full(tmp_path)
+    with pytest.raises(StoreError, match="no space left"):
+        Running(tmp_path, store)
+    store.close(10)
+
+
+def test_a_peer_that_is_cut_hears_why_before_its_connection_ends(running: Running) -> None:
+    agent, rival = running.connect(), running.connect()
+    hello = m.Hello(protocol=m.PROTOCOL, role="agent", name="node1", nonce="1", address="first")
+    agent.send(codec.encode(hello))
+    assert agent.poll(10_000)
+    running.ask(m.HostAdd(id="1", host="vm"))
+    rival.send(codec.encode(m.Hello(protocol=m.PROTOCOL, role="agent", name="vm", nonce="2")))
+    assert rival.poll(10_000)
+    assert isinstance(codec.decode_from_broker(rival.recv()), m.Welcome)
+    monitor = rival.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    running.ask(m.HostRelease(id="2", host="vm", reason="gone"))
+    said = []
+    while rival.poll(2_000):
+        said.append(codec.decode_from_broker(rival.recv()))
+    assert isinstance(said[-1], m.Refused)
+    assert said[-1].code == "released"
+    assert monitor.poll(10_000), "its connection was not ended"
+    monitor.close()
+    for socket in (agent, rival):
+        socket.close()
