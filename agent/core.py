@@ -61,6 +61,9 @@ NEVER = float("inf")
 class Book(Protocol):
     """What a node holds, and what of it has not been told yet. Telling clears; a hello clears all values."""
 
+    cold: bool
+    """Just started: what is not in it may only not have been heard yet. Nothing may be withdrawn for that."""
+
     def pending(self) -> bool:
         """Whether any `take` might give something."""
 
@@ -197,6 +200,7 @@ class Core:
         self._sequence = 0
         self._told_at = -NEVER
         self._whole = False
+        """The whole table is owed to the broker; while it is `cold`, what there is."""
         self._inventories_wanted: set[str] = set()
         self._heartbeat_at = NEVER
         self._heartbeats = 0
@@ -297,7 +301,7 @@ class Core:
             return self._hello_at if self._up else NEVER
         if self.phase is Phase.GREETING:
             return self._asked_since + GREETING_S
-        waits = self._whole or self.book.pending()
+        waits = (self._whole and not self.book.cold) or self.book.pending()
         tick = max(now, self._told_at + TICK_S) if waits else NEVER
         return min(self._heartbeat_at, self._silent_at, tick)
 
@@ -331,7 +335,7 @@ class Core:
         before = len(self._effects)
         if declared := self.book.take_declared():
             self._effects.append(Send(Declare(types=declared)))
-        if self._whole:
+        if self._whole and not self.book.cold:
             self._whole = False
             self.book.forget_told(now)
             self.book.take_states(counters=True)
@@ -364,7 +368,8 @@ class Core:
         self._inventories_wanted.clear()
 
     def _beat(self, now: float) -> None:
-        digest = self.book.digest() if self._heartbeats % DIGEST_EVERY == 0 else ""
+        covered = self._heartbeats % DIGEST_EVERY == 0 and not self.book.cold
+        digest = self.book.digest() if covered else ""
         self._heartbeats += 1
         self._sequence += 1
         ages = self.book.ages_ms(now)
@@ -376,7 +381,8 @@ class Core:
 
     def _greet(self, now: float) -> None:
         self._quiet()
-        self.book.forget_told(now)
+        if not self.book.cold:
+            self.book.forget_told(now)
         me = self.identity
         hello = Hello(
             protocol=PROTOCOL,
@@ -387,7 +393,7 @@ class Core:
             boot_id=me.boot_id,
             nonce=me.nonce,
             address=me.address,
-            digest=self.book.digest(),
+            digest="" if self.book.cold else self.book.digest(),
             types=self.book.types_digest(),
             inventories=self.book.references(),
         )
@@ -410,7 +416,7 @@ class Core:
         self.trouble = ""
         self._failures = 0
         self.welcomes += 1
-        self._whole = welcome.resync
+        self._whole = welcome.resync or self.book.cold
         self._inventories_wanted = set(welcome.inventories)
         # Spread from the first one on: all hosts of a cluster may have been welcomed in the same second.
         self._heartbeat_at = now + self._random(0.5, 1.0) * self._heartbeat_s
@@ -418,7 +424,7 @@ class Core:
         if welcome.types is not None:
             self._effects.append(Learn(welcome.types))
         self._stand(Standing(state=welcome.state, conditions=welcome.conditions, holds=welcome.holds))
-        if not welcome.resync:
+        if not self._whole:
             # The digest told nothing about states; they are few.
             self.book.take_states(counters=True)
             self._effects.append(Send(ReporterNews(reporters=dict(self.book.all_states()), full=True)))

@@ -54,8 +54,8 @@ COUNTERS_S = 60.0
 """How often counters that nobody asked for are brought up to date, for the broker's metrics."""
 LAST_WORDS_S = 0.05
 """For the goodbye to leave the socket."""
-COLD_S = 60.0
-"""The cold start is over after this long, whatever reporters have not run yet."""
+COLD_S = 10.0
+"""The cold start is over after this long, whatever reporters have not been heard yet."""
 
 Settings = AgentFile | ExternalFile
 
@@ -80,7 +80,7 @@ class Daemon:
         self.loop = Loop(on_error=self._internal_error)
         self.memory = Memory(settings.state_directory)
         self.types = Types(self.memory.types(), alone=not settings.broker)
-        self.node = Node(self.types, generations=self.memory.generations())
+        self.node = Node(self.types, generations=self.memory.generations(), cold=True)
         self.name = settings.name or _own_name(settings, role)
         self.core = Core(self._identity(), self.node, now=self.loop.now(), random=random.uniform)
         self.loop.after_turn(self._settle)
@@ -129,7 +129,7 @@ class Daemon:
         self._reaper = Reaper(self.loop)
         self._begin_reporters()
         self._begin_metrics()
-        self.loop.call_later(COLD_S, self.node.table.settled_in)
+        self.loop.call_later(COLD_S, self.node.warm_up)
         self.loop.call_later(COUNTERS_S, self._count)
         if self._notify is not None:
             self._notify("READY=1")

@@ -139,6 +139,7 @@ class Intake:
             self._assign_to(name)
             expected = [one for one in cage.expected(candidate.settings) if one in self.types.in_force]
             self.node.table.expect(name, expected, self._now())
+        self._maybe_warm()
 
     def apply_types(self) -> None:
         """The types may have changed: what was refused for want of one is asked for again."""
@@ -201,6 +202,7 @@ class Intake:
         if account is not None:
             account.state = state
             self._show(name)
+            self._maybe_warm()
 
     def gone(self, name: str) -> None:
         """A reporter was removed."""
@@ -262,7 +264,7 @@ class Intake:
             waited_for = (one for one in self.accounts.values() if not one.heard)
             self._cold = any(one.state is None or one.state.state in _TO_COME for one in waited_for)
             if not self._cold:
-                self.node.table.settled_in()
+                self.node.warm_up()
 
     def _show(self, name: str) -> None:
         """Tell the state as the supervisor sees it, with what only we know."""

@@ -32,6 +32,8 @@ class Generation(msgspec.Struct, frozen=True, array_like=True):
 
     number: int
     digest: str
+    count: int = -1
+    """Of instances; -1: not known."""
 
 
 class Memory:

@@ -13,24 +13,43 @@ from xce.agent.types import Types
 from xce.model.instance import Inventory, InventoryRef, reference
 from xce.model.message import FeedTick, ReporterState
 from xce.model.resource import ResourceType
+from xce.model.value import Absent, Presence
 from xce.reporters.inventory import Found
 from xce.reporters.table import Table
 
 
 class Node:
-    """`generations`: of inventories that an earlier process told; a number never stands for two of them."""
+    """`generations`: of inventories that an earlier process told; a number never stands for two of them.
 
-    def __init__(self, types: Types, *, generations: Mapping[str, Generation] | None = None) -> None:
-        self.types = types
+    `cold`: reporters have not been heard yet, and what the broker has is not withdrawn until `warm_up`.
+    """
+
+    def __init__(
+        self,
+        types: Types,
+        *,
+        generations: Mapping[str, Generation] | None = None,
+        cold: bool = False,
+    ) -> None:
+        self.types, self.cold = types, cold
         self.table = Table(types.in_force)
         self.states: dict[str, ReporterState] = {}
         self.generations = dict(generations or {})
+        self._claimed = {name for name, known in self.generations.items() if cold and known.count >= 0}
+        """Reporters whose inventory the broker has from an earlier process, and that were not heard yet."""
         self._types_version = types.version
         self._told: dict[str, ReporterState] = {}
         self._gone: set[str] = set()
         self._inventories: dict[str, tuple[Inventory, InventoryRef]] = {}
         self._new_inventories: set[str] = set()
         self._dirty_states = False
+
+    def warm_up(self) -> None:
+        """Whoever wanted to be heard has been: what is not known now is not there."""
+        self.cold = False
+        self.table.settled_in()
+        self._new_inventories |= self._claimed
+        self._claimed.clear()
 
     # ----------------------------------------------------------------------------------- what comes in
 
@@ -60,7 +79,8 @@ class Node:
         number = newest.number + (not known) if newest else 1
         inventory = found.numbered(reporter, number)
         self._inventories[reporter] = inventory, msgspec.structs.replace(ref, generation=number)
-        self.generations[reporter] = Generation(number, mark)
+        self.generations[reporter] = Generation(number, mark, len(found.instances))
+        self._claimed.discard(reporter)
         self._new_inventories.add(reporter)
         return not known
 
@@ -85,8 +105,12 @@ class Node:
         )
 
     def take_feeds(self, now: float, *, urgent_s: float) -> list[FeedTick]:
-        """Changed values, and refreshed feeds whose time to live is short."""
-        return self.table.take_feeds(now, urgent_s=urgent_s)
+        """Changed values, and refreshed feeds whose time to live is short.
+
+        While it is cold, never-seen is left out: the broker may have the value, and the whole comes yet.
+        """
+        feeds = self.table.take_feeds(now, urgent_s=urgent_s)
+        return [_seen(feed) for feed in feeds] if self.cold else feeds
 
     def take_states(self, *, counters: bool) -> dict[str, ReporterState | None]:
         """Changed states; those that changed in a counter alone only with `counters`."""
@@ -138,7 +162,8 @@ class Node:
 
     def references(self) -> dict[str, InventoryRef]:
         """References of all inventories."""
-        return {reporter: ref for reporter, (_, ref) in self._inventories.items()}
+        claimed = {reporter: _reference(self.generations[reporter]) for reporter in sorted(self._claimed)}
+        return {**claimed, **{reporter: ref for reporter, (_, ref) in self._inventories.items()}}
 
     def ages_ms(self, now: float) -> dict[str, int]:
         """Age of each reporter's newest good frame."""
@@ -151,6 +176,20 @@ class Node:
     def types_digest(self) -> str:
         """Of the cluster's types."""
         return self.types.digest
+
+
+def _seen(feed: FeedTick) -> FeedTick:
+    values = {
+        name: reading
+        for name, reading in feed.values.items()
+        if not (isinstance(reading, Absent) and reading.presence is Presence.NEVER_SEEN)
+    }
+    return msgspec.structs.replace(feed, values=values)
+
+
+def _reference(known: Generation) -> InventoryRef:
+    digest, _, incomplete = known.digest.partition(" ")
+    return InventoryRef(generation=known.number, complete=not incomplete, count=known.count, digest=digest)
 
 
 def _uncounted(state: ReporterState) -> ReporterState:

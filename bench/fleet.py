@@ -52,6 +52,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 class Table:
     """`xce.agent.core.Book` with readings that change only when they are told to, and never age."""
 
+    cold = False
+
     def __init__(self, host: int, fleet: Fleet) -> None:
         indices, site = reports.values(host, 0, fleet.values)
         self._values: dict[str, Reading] = {**indices, **site}

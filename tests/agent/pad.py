@@ -10,6 +10,7 @@ class Pad:
     """Values by reporter; what was put since it was last taken is told."""
 
     def __init__(self) -> None:
+        self.cold = False
         self.feeds: dict[str, dict[str, Reading]] = {}
         self.states: dict[str, ReporterState] = {}
         self.inventories: dict[str, Inventory] = {}

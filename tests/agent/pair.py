@@ -24,10 +24,10 @@ class Pair:
 
     def __init__(self, *, config: BrokerFile | None = None) -> None:
         self.world = World(config=config, files=site(types={**BUILTIN_TYPES, **TYPES}))
+        self._nonces = 0
         self.types = Types()
         self.node = Node(self.types)
-        identity = Identity(role="agent", name=HOST, nonce="n1", address=f"{HOST} pid 7", machine_id="m")
-        self.core = Core(identity, self.node, now=self.now, random=lambda _low, high: high)
+        self.core = self._core()
         self.reachable = True
         self.vanish = 0
         """So many of the next ticks vanish on the way to the broker."""
@@ -37,6 +37,12 @@ class Pair:
         self._peer = ""
         self._connections = 0
         self._read = 0
+
+    def _core(self) -> Core:
+        self._nonces += 1
+        nonce = f"n{self._nonces}"
+        identity = Identity(role="agent", name=HOST, nonce=nonce, address=f"{HOST} pid 7", machine_id="m")
+        return Core(identity, self.node, now=self.now, random=lambda _low, high: high)
 
     @property
     def now(self) -> float:
@@ -69,6 +75,13 @@ class Pair:
         self.world = self.world.restart(after_s=0)
         self._read = 0
 
+    def restart_agent(self) -> None:
+        """The agent's process ends and another begins, which has heard nobody yet."""
+        self.cut()
+        self._open = False
+        self.node = Node(self.types, generations=self.node.generations, cold=True)
+        self.core = self._core()
+
     def step(self) -> None:
         """Everything that can happen without time passing."""
         for _ in range(100):
@@ -93,6 +106,7 @@ class Pair:
     def settle(self) -> None:
         """Let everything heal: the line, refusals, silences, and the digest in the next heartbeats."""
         self.reachable, self.vanish = True, 0
+        self.node.warm_up()
         self.wait(200)
         assert self.core.phase is Phase.SYNCED, self.core.trouble
 

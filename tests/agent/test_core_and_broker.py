@@ -173,6 +173,7 @@ STEPS = st.lists(
         st.builds(reaches, st.booleans()),
         st.builds(lambda count: lambda pair: setattr(pair, "vanish", count), st.integers(1, 4)),
         st.just(Pair.restart_broker),
+        st.just(Pair.restart_agent),
         st.builds(lambda seconds: lambda pair: pair.wait(seconds), st.sampled_from([0.1, 1.0, 5.0, 40.0])),
     ),
     max_size=25,
@@ -197,3 +198,34 @@ def test_a_node_alone_needs_nobody() -> None:
     types.declare("/r.yaml", [ResourceType(name="x", kind=Kind.NUMERIC)])
     assert "x" in types.in_force
     assert m.PROTOCOL == 1
+
+
+def test_an_agent_that_starts_anew_withdraws_nothing_before_all_reporters_were_heard() -> None:
+    pair = Pair()
+    pair.types.learn({**BUILTIN_TYPES, **TYPES}.values())
+    pair.node.apply_types(pair.now)
+    pair.publish("r", ttl=600, fan=7, lab="x")
+    pair.publish("s", ttl=600, ok=True)
+    pair.node.stock("r", Found([Instance(id="u", kind="k")], complete=True))
+    pair.wait(1)
+    pair.restart_agent()
+    pair.node.table.expect("r", ["fan"], pair.now)
+    pair.wait(1)
+    held = pair.held()
+    assert held.state == "joining"
+    assert held.values == {"fan": 7, "lab": "x", "ok": True}
+    assert held.reporters.keys() == {"r", "s"}
+    assert held.inventories["r"].count == 1
+    pair.publish("r", ttl=600, fan=8)
+    pair.wait(1)
+    assert pair.held().values == {"fan": 8, "lab": "x", "ok": True}
+    pair.wait(70)
+    assert pair.core.resyncs == 0, "a cold table has no digest"
+    pair.node.warm_up()
+    pair.wait(1)
+    held = pair.held()
+    assert held.state == "available"
+    assert held.values == {"fan": 8}
+    assert held.reporters.keys() == {"r"}
+    assert held.inventories == {}
+    agree(pair)

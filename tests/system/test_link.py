@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.system.harness import AgentProgram, Site
+from xce.broker.client import Changed, Fresh
 from xce.linux import proc
-from xce.model.message import StatusRequest
+from xce.model.message import LocationChange, StatusRequest
 from xce.wire import keys
 
 pytestmark = [pytest.mark.system, pytest.mark.root]
@@ -255,3 +256,38 @@ def test_descriptors_of_the_agent_do_not_grow_with_its_runs_or_reconnects(site: 
     site.until(lambda: linked(agent))
     site.until(lambda: agent.reporter("scratch")["runs"] > 60)
     assert len(os.listdir(f"/proc/{agent.pid}/fd")) <= before + 4  # a run in progress has its pipes
+
+
+def test_a_restart_of_the_agent_withdraws_nothing_that_is_still_there(site: Site) -> None:
+    agent = site.agent("node1")
+    frame = '{"xce":1,"values":{"scratch_gb":7},"instances":[{"id":"GPU-a","kind":"gpu"}]}'
+    agent.script("whole", f"#!/bin/sh\nsleep 0.3\necho '{frame}'\n", **{**NUMBER, "timeout": 60})
+    agent.script("leaves", "#!/bin/sh\necho '{\"gone\": 1}'\n", types=[{"name": "gone", "kind": "numeric"}])
+    site.broker.start()
+    agent.start()
+    site.until(lambda: site.values("node1").keys() == {"scratch_gb", "gone"})
+    site.until(lambda: "whole" in site.snapshot().locations["host:node1"].inventories)
+    with site.client() as client:
+        watch = client.watch()
+        while not isinstance(watch.next(10), Fresh):
+            pass
+        agent.stop()
+        (agent.reporters / "leaves").unlink()
+        (agent.reporters / "leaves.yaml").unlink()
+        agent.start()
+        states: list[str] = []
+        gone = False
+        while states[-1:] != ["available"] or not gone:
+            event = watch.next(10)
+            assert isinstance(event, Changed), event
+            change = event.delta.locations.get("host:node1", LocationChange())
+            states += [change.state] if change.state else []
+            gone |= change.values.get("gone", 1) is None
+            assert change.values.get("scratch_gb", 7) == 7
+            assert change.inventories == {}
+            assert change.reporters.get("whole", ()) is not None
+        assert states[0] == "lost"
+        assert "joining" in states
+    place = site.snapshot().locations["host:node1"]
+    assert place.reporters.keys() == {"whole"}
+    assert place.inventories["whole"].generation == 1
