@@ -42,14 +42,16 @@ def follow(path: str, **request: Any) -> Iterator[dict[str, Any]]:
     raise NotRunning(f"the agent at {path} ended")
 
 
-def socket_path(given: str) -> str:
-    """The agent's socket: as given, of the environment's XCE_AGENT_SOCKET, or where agent.yaml says."""
-    if given or (given := os.environ.get("XCE_AGENT_SOCKET", "")):
+def socket_path(given: str, configuration: str = "") -> str:
+    """The agent's socket: as given, where the given configuration says, of the environment's
+    XCE_AGENT_SOCKET, or where /etc/xce/agent.yaml says. Raises `NotRunning`.
+    """
+    if given or (not configuration and (given := os.environ.get("XCE_AGENT_SOCKET", ""))):
         return given
-    return SOCKET if os.path.exists(SOCKET) else _configured()
+    return SOCKET if not configuration and os.path.exists(SOCKET) else _configured(configuration)
 
 
-def _configured() -> str:
+def _configured(path: str) -> str:
     """The socket that a site has put elsewhere; reading YAML is slow, so this comes last."""
     from xce.agent import config  # noqa: PLC0415
     from xce.agent.memory import Memory  # noqa: PLC0415
@@ -57,8 +59,10 @@ def _configured() -> str:
     from xce.model.refusal import ConfigRefused  # noqa: PLC0415
 
     try:
-        settings = config.read(config.AGENT, AgentFile, memory=Memory(""), must_exist=False)
-    except ConfigRefused:
+        settings = config.read(path or config.AGENT, AgentFile, memory=Memory(""), must_exist=bool(path))
+    except ConfigRefused as refused:
+        if path:
+            raise NotRunning(str(refused)) from refused
         return SOCKET
     return f"{settings.run_directory}/agent.sock"
 

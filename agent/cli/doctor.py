@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
-from xce.agent.cli.settings import Options, UsageError
+from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "check this host: control groups, privileges, keys, broker, directories"
 PROGRAM = "xce-agent doctor"

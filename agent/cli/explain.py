@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.output import ago, span
 
 SUMMARY = "where a value comes from, why it is not there, and what the broker holds"
 PROGRAM = "xce-agent explain"
 USAGE_TEXT = f"""\
-usage: {PROGRAM} [--json] [--socket PATH] RESOURCE
+usage: {PROGRAM} [--json] [--socket PATH | --config FILE] RESOURCE
 
 exit status: 0 there is a value and the broker holds it, 1 not so, 3 the agent is not running"""
 
@@ -19,29 +20,25 @@ Document = dict[str, Any]
 
 def run(argv: Sequence[str]) -> int:
     """Ask the agent, which asks the broker; 0 if both have the value."""
-    arguments, as_json, path = list(argv), False, ""
-    if "--help" in arguments:
+    if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    if "--json" in arguments:
-        arguments.remove("--json")
-        as_json = True
-    if "--socket" in arguments[:-1]:
-        place = arguments.index("--socket")
-        path = arguments[place + 1]
-        del arguments[place : place + 2]
-    if len(arguments) != 1 or arguments[0].startswith("-"):
-        output.fail(PROGRAM, f"expected one RESOURCE\n{USAGE_TEXT}")
-        return USAGE
     try:
-        document = client.ask(client.socket_path(path), op="explain", resource=arguments[0])
+        options = Options(argv, flags=["--json"], values=["--socket", "--config"])
+        if len(options.arguments) != 1:
+            raise UsageError(f"expected one RESOURCE\n{USAGE_TEXT}")
+        path = client.socket_path(options.get("--socket"), options.get("--config"))
+        document = client.ask(path, op="explain", resource=options.arguments[0])
+    except UsageError as error:
+        output.fail(PROGRAM, str(error))
+        return USAGE
     except client.AgentError as error:
         output.fail(PROGRAM, str(error))
         return TROUBLE
     except client.NotRunning as error:
         output.fail(PROGRAM, str(error))
         return NOT_RUNNING
-    if as_json:
+    if options.has("--json"):
         output.print_json(document)
     else:
         for label, text in lines(document):

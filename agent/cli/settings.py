@@ -1,57 +1,14 @@
-"""Which configuration a command works by, and the few options that all of them read alike."""
+"""Which configuration a command works by."""
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 from xce.agent import config
+from xce.agent.cli.options import UsageError
 from xce.agent.memory import Memory
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.refusal import ConfigRefused
 
 F = TypeVar("F", bound=AgentFile | ExternalFile)
-
-
-class UsageError(Exception):
-    """The command cannot be carried out as it was given."""
-
-
-class Options:
-    """Options (`--name`, with or without a value) and the arguments that are none."""
-
-    def __init__(self, argv: Sequence[str], *, flags: Sequence[str] = (), values: Sequence[str] = ()) -> None:
-        self.arguments: list[str] = []
-        self._given: dict[str, str] = {}
-        rest = list(argv)
-        while rest:
-            word = rest.pop(0)
-            name, equals, value = word.partition("=")
-            if not word.startswith("--"):
-                self.arguments.append(word)
-            elif name in values and (equals or rest):
-                self._given[name] = value if equals else rest.pop(0)
-            elif word in flags:
-                self._given[word] = ""
-            else:
-                raise UsageError(f"cannot understand {word!r}")
-
-    def has(self, name: str) -> bool:
-        """Whether the option was given."""
-        return name in self._given
-
-    def get(self, name: str, default: str = "") -> str:
-        """The option's value."""
-        return self._given.get(name, default)
-
-    def number(self, name: str, default: float) -> float:
-        """The option's value as a number above 0."""
-        text = self._given.get(name)
-        try:
-            value = float(text) if text is not None else default
-        except ValueError:
-            value = 0
-        if value <= 0:
-            raise UsageError(f"{name} must be a number above 0, not {text!r}")
-        return value
 
 
 def read(path: str, kind: type[F]) -> F:

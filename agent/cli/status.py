@@ -10,11 +10,12 @@ from xce.agent.cli.output import ago, span
 
 SUMMARY = "what the agent, its link and its reporters are doing, and what is wrong"
 USAGE_TEXT = """\
-usage: xce-agent status [--json] [--watch] [--socket PATH]
+usage: xce-agent status [--json] [--watch] [--socket PATH | --config FILE]
 
   --json         print what the agent answered, for programs
   --watch        print it anew at every change, until Ctrl-C
   --socket PATH  of the agent's local socket (default: where agent.yaml says)
+  --config FILE  of the agent, instead of /etc/xce/agent.yaml
 
 exit status: 0 all is well, 1 something is wrong, 3 the agent is not running"""
 
@@ -27,18 +28,19 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in options or "-h" in options:
         print(USAGE_TEXT)
         return GOOD
-    path, flags = "", set()
+    values, flags = {"--socket": "", "--config": ""}, set()
     while options:
         option = options.pop(0)
-        if option == "--socket" and options:
-            path = options.pop(0)
+        if option in values and options:
+            values[option] = options.pop(0)
         elif option in {"--json", "--watch"}:
             flags.add(option)
         else:
             output.fail("xce-agent status", f"cannot understand {option!r}\n{USAGE_TEXT}")
             return USAGE
     try:
-        return _print(client.socket_path(path), as_json="--json" in flags, watch="--watch" in flags)
+        path = client.socket_path(values["--socket"], values["--config"])
+        return _print(path, as_json="--json" in flags, watch="--watch" in flags)
     except (client.NotRunning, client.AgentError) as error:
         if "--json" in flags:
             output.print_json({"running": False, "error": str(error)})

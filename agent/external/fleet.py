@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
-from xce.agent.cli.settings import Options, UsageError
+from xce.agent.cli.options import Options, UsageError
 from xce.agent.core import Core, Effect, Identity, Judge, Learn
 from xce.agent.link import Link
 from xce.agent.node import Node

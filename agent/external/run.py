@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
-from xce.agent.cli.settings import Options, UsageError
+from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "run the reporters of a directory for pools, groups and external resources"
 PROGRAM = "xce-reporter run"

@@ -84,7 +84,7 @@ def _first_scrape(work: Path) -> float:
 
 def _statuses(options: Options, work: Path, broker: product.Broker) -> Lines:
     files = product.new_agent(work / "shown", broker, name=_HOST)
-    status = product.command("xce.agent.cli", "status", "--config", str(files))
+    status = product.command("xce.agent.cli", "status", "--socket", str(files.parent / "run" / "agent.sock"))
     ours: list[float] = []
     bare: list[float] = []
     with started(product.agent_command(files), work / "shown.log") as child:

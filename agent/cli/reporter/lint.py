@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from xce.agent import trial
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
-from xce.agent.cli.settings import Options, UsageError, read
+from xce.agent.cli.options import Options, UsageError
+from xce.agent.cli.settings import read
 from xce.agent.intake import settings_file
 from xce.linux import users
 from xce.model.configuration import AgentFile

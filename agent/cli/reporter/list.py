@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from xce.agent.cli import GOOD, TROUBLE, USAGE, client, output
-from xce.agent.cli.settings import Options, UsageError, read
+from xce.agent.cli.options import Options, UsageError
+from xce.agent.cli.settings import read
 from xce.model.configuration import AgentFile
 
 SUMMARY = "every reporter of this host, with its script, settings and state"
 PROGRAM = "xce-agent reporter list"
 USAGE_TEXT = f"""\
-usage: {PROGRAM} [--json] [--socket PATH] [--config FILE]
+usage: {PROGRAM} [--json] [--socket PATH | --config FILE]
 
 Asks the running agent; without one it shows what lies in the reporters' directory.
 exit status: 0 all are well, 1 some are not"""
@@ -25,7 +26,8 @@ def run(argv: Sequence[str]) -> int:
     try:
         options = Options(argv, flags=["--json"], values=["--socket", "--config"])
         try:
-            rows = client.ask(client.socket_path(options.get("--socket")), op="status")["reporters"]
+            path = client.socket_path(options.get("--socket"), options.get("--config"))
+            rows = client.ask(path, op="status")["reporters"]
         except client.NotRunning:
             output.fail(PROGRAM, "the agent is not running; this is what its directory holds")
             rows = _in_directory(options.get("--config"))

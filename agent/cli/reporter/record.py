@@ -5,7 +5,8 @@ from pathlib import Path
 
 from xce.agent import trial
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
-from xce.agent.cli.settings import Options, UsageError, read
+from xce.agent.cli.options import Options, UsageError
+from xce.agent.cli.settings import read
 from xce.agent.trial import NoSuchReporter, Trial, Verdict
 from xce.model.configuration import AgentFile
 from xce.reporters.frame import TooLong

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
-from xce.agent.cli.settings import Options, UsageError
+from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "forget a reporter's failures and run it again soon"
 PROGRAM = "xce-agent reporter reset"
@@ -12,13 +12,13 @@ PROGRAM = "xce-agent reporter reset"
 def run(argv: Sequence[str]) -> int:
     """Tell the running agent; 0 when it knows the reporter."""
     if "--help" in argv:
-        print(f"usage: {PROGRAM} [--socket PATH] NAME ...\n\n{SUMMARY}")
+        print(f"usage: {PROGRAM} [--socket PATH | --config FILE] NAME ...\n\n{SUMMARY}")
         return GOOD
     try:
-        options = Options(argv, values=["--socket"])
+        options = Options(argv, values=["--socket", "--config"])
         if not options.arguments:
             raise UsageError("expected the NAME of a reporter")
-        path = client.socket_path(options.get("--socket"))
+        path = client.socket_path(options.get("--socket"), options.get("--config"))
         for name in options.arguments:
             client.ask(path, op="reset", reporter=name)
             print(f"{name}: will run again soon")

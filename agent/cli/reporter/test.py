@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
-from xce.agent.cli.settings import Options, UsageError, read
+from xce.agent.cli.options import Options, UsageError
+from xce.agent.cli.settings import read
 from xce.agent.intake import settings_file
 from xce.agent.trial import NoSuchReporter, Trial, Verdict, find
 from xce.linux.reaper import Exit

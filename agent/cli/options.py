@@ -1,0 +1,46 @@
+"""The few options of a command, read alike everywhere and without a heavy import."""
+
+from collections.abc import Sequence
+
+
+class UsageError(Exception):
+    """The command cannot be carried out as it was given."""
+
+
+class Options:
+    """Options (`--name`, with or without a value) and the arguments that are none."""
+
+    def __init__(self, argv: Sequence[str], *, flags: Sequence[str] = (), values: Sequence[str] = ()) -> None:
+        self.arguments: list[str] = []
+        self._given: dict[str, str] = {}
+        rest = list(argv)
+        while rest:
+            word = rest.pop(0)
+            name, equals, value = word.partition("=")
+            if not word.startswith("--"):
+                self.arguments.append(word)
+            elif name in values and (equals or rest):
+                self._given[name] = value if equals else rest.pop(0)
+            elif word in flags:
+                self._given[word] = ""
+            else:
+                raise UsageError(f"cannot understand {word!r}")
+
+    def has(self, name: str) -> bool:
+        """Whether the option was given."""
+        return name in self._given
+
+    def get(self, name: str, default: str = "") -> str:
+        """The option's value."""
+        return self._given.get(name, default)
+
+    def number(self, name: str, default: float) -> float:
+        """The option's value as a number above 0."""
+        text = self._given.get(name)
+        try:
+            value = float(text) if text is not None else default
+        except ValueError:
+            value = 0
+        if value <= 0:
+            raise UsageError(f"{name} must be a number above 0, not {text!r}")
+        return value
