@@ -7,6 +7,7 @@ same program in another role.
 """
 
 import gc
+import importlib
 import os
 import random
 import signal
@@ -111,6 +112,7 @@ class Daemon:
             self.loop.on_signal(number, self.stop)
         self.loop.on_signal(signal.SIGHUP, self.reload)
         self.link.turn()
+        _load()  # while the sockets exchange keys
         self.loop.call_later(BEGIN_S, self._begin)
         self.loop.run()
         self._close()
@@ -440,6 +442,7 @@ class Daemon:
     def stop(self) -> None:
         """Say goodbye, end all children, and leave; at once if asked again."""
         if self._stopping:
+            self._kill()
             self.loop.stop()
             return
         self._stopping = True
@@ -502,6 +505,12 @@ def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
     """Run until told to end; the exit code. Raises `CannotStart`, `ConfigRefused`."""
     gc.disable()
     return Daemon(read, path, role=role, logger=Log()).run()
+
+
+def _load() -> None:
+    """Import what runs reporters: not before the connection is being made."""
+    for name in ("agent.intake", "reporters.builtin", "reporters.supervisor", "reporters.watch"):
+        importlib.import_module(f"xce.{name}")
 
 
 def _prepare(settings: Settings) -> Lock:

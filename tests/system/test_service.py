@@ -1,0 +1,112 @@
+"""The agent as a service: what it tells the service manager, and that it costs little at rest."""
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Site
+from xce.linux import proc
+
+pytestmark = [pytest.mark.system, pytest.mark.root]
+
+
+class Manager:
+    """The datagram socket that systemd would listen on (sd_notify(3))."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "notify")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.path)
+        self._socket.settimeout(10)
+        self.heard: list[str] = []
+
+    def until(self, word: str) -> str:
+        """The next message that holds `word`; fails after ten seconds without one."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            message = self._socket.recv(4096).decode()
+            self.heard.append(message)
+            if word in message:
+                return message
+        raise AssertionError(f"{word} was not told: {self.heard}")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_the_service_manager_is_told_of_start_state_life_reload_and_stop(site: Site) -> None:
+    manager = Manager(site.folder)
+    agent = site.agent("node1")
+    agent.environment |= {"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "400000"}
+    site.broker.start()
+    agent.start()
+    manager.until("READY=1")
+    manager.until("STATUS=synced, host available")
+    manager.until("WATCHDOG=1")
+    manager.until("WATCHDOG=1")
+    agent.signal(signal.SIGHUP)
+    assert "MONOTONIC_USEC=" in manager.until("RELOADING=1")
+    manager.until("READY=1")
+    agent.signal(signal.SIGTERM)
+    manager.until("STOPPING=1")
+    assert agent.ended() == 0
+    manager.close()
+
+
+def test_a_stop_ends_stubborn_reporters_within_five_seconds(site: Site) -> None:
+    agent = site.agent("node1")
+    agent.settings["broker"] = ""
+    agent.script("deaf", "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n", timeout=60, grace=30)
+    agent.start()
+    site.until(lambda: agent.reporter("deaf").get("state") == "running")
+    began = time.monotonic()
+    assert agent.stop(within_s=5) == 0
+    assert time.monotonic() - began < 5
+    assert site.cgroup is not None
+    assert site.cgroup.pids() == []
+    assert not Path(str(agent.settings["cgroup"])).exists()
+
+
+def test_an_interrupt_twice_ends_it_at_once(site: Site) -> None:
+    agent = site.agent("node1")
+    agent.settings["broker"] = ""
+    agent.script("deaf", "#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 1; done\n", timeout=60, grace=30)
+    agent.start()
+    site.until(lambda: agent.reporter("deaf").get("state") == "running")
+    agent.signal(signal.SIGINT)
+    time.sleep(0.1)
+    agent.signal(signal.SIGINT)
+    assert agent.ended(within_s=2) == 0
+    assert site.cgroup is not None
+    pids = site.cgroup.pids
+    site.until(lambda: not pids(), within_s=5)
+
+
+def test_at_rest_the_agent_is_small_and_sleeps(site: Site) -> None:
+    agent = site.agent("node1")
+    agent.settings["reporters"]["load_indices"] = True
+    site.broker.settings["heartbeat"] = 10
+    site.broker.start()
+    agent.start()
+    site.until(lambda: "mem" in site.values("node1"))
+    agent.stop()
+    agent.start()  # YAML files are remembered from the second start on
+    site.until(lambda: agent.status()["link"]["phase"] == "synced")
+    time.sleep(1)
+    before, began = cpu_s(agent.pid), time.monotonic()
+    time.sleep(3)
+    share = (cpu_s(agent.pid) - before) / (time.monotonic() - began)
+    assert proc.resident_bytes(agent.pid) < 30 << 20
+    assert share < 0.002 * 5
+    assert len(os.listdir(f"/proc/{agent.pid}/task")) <= 4, "one thread of ours and ZeroMQ's"
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process in seconds, by the scheduler's own account."""
+    return sum(
+        int((task / "schedstat").read_text().split()[0]) / 1e9 for task in Path(f"/proc/{pid}/task").iterdir()
+    )
