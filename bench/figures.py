@@ -5,6 +5,7 @@ joins a goal with the product's figure, the figure of a floor or peer taken in t
 judged (their ratio, or the product's figure itself). Nothing here measures.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 
@@ -105,6 +106,8 @@ def number(value: float) -> str:
 
 def bound(value: float, goal: Goal) -> str:
     """A must or stretch with its sign and unit."""
+    if math.isinf(value):
+        return "-"
     return f"{'≥' if goal.at_least else '≤'} {number(value)}{unit_suffix(goal.unit)}"
 
 

@@ -6,14 +6,10 @@ Prints a line when all are synced for the first time, and serves until it is end
 socket, so its keys, handshakes, reconnects and delays are those of a real one.
 """
 
-import heapq
 import random
-import select
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import msgspec
 
@@ -31,6 +27,8 @@ from xce.model.resource import ResourceType
 from xce.model.value import Reading, digest
 from xce.wire import keys
 
+_LOOK_S = 0.2
+_BEAT_S = 0.02
 _SOCKETS_EACH = 3
 """The link's, and two of its monitor."""
 
@@ -118,112 +116,56 @@ class Table:
         return ""
 
 
-class Turns:
-    """One epoll and one heap for all agents: what `Loop` is to one."""
+class _Agents:
+    """All agents of a fleet on one loop."""
 
-    def __init__(self) -> None:
-        self._poll = select.epoll()
-        self._owners: dict[int, Callable[[], None]] = {}
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
+    def __init__(self, fleet: Fleet) -> None:
+        own = broker = None
+        if fleet.keys:
+            directory = Path(fleet.keys)
+            own = keys.load(directory / f"{product.AGENT_KEY}.key", secret=True)
+            broker = keys.load(directory / f"{product.BROKER_KEY}.pub", secret=False).public
+        self.loop = Loop()
+        self._cores: list[Core] = []
+        self._links: list[tuple[Table, Link]] = []
+        for host in range(fleet.first, fleet.first + fleet.agents):
+            table = Table(host, fleet)
+            core = _core(host, table)
+            link = Link(
+                self.loop,
+                core,
+                endpoint=fleet.endpoint,
+                credentials=lambda: (own, broker),
+                on_effect=lambda _: None,
+                every_turn=False,
+            )
+            self._cores.append(core)
+            self._links.append((table, link))
+            link.turn()
+        self._changing_s = fleet.changing_s
+        self._await()
 
-    def add(self, descriptor: int, turn: Callable[[], None]) -> None:
-        self._owners[descriptor] = turn
-        self._poll.register(descriptor, select.EPOLLIN)
+    def _await(self) -> None:
+        """Say so when all are synced."""
+        if any(core.phase is not Phase.SYNCED for core in self._cores):
+            self.loop.call_later(_LOOK_S, self._await)
+            return
+        say(synced=len(self._cores))
+        self._change(self.loop.now() + self._changing_s)
 
-    def remove(self, descriptor: int) -> None:
-        if self._owners.pop(descriptor, None):
-            self._poll.unregister(descriptor)
-
-    def at(self, when: float, turn: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._due, (when, self._count, turn))
-
-    def turn(self, longest_s: float) -> None:
-        """Give a turn to everyone who has news or whose time has come."""
-        wait = longest_s
-        if self._due:
-            wait = min(wait, max(0.0, self._due[0][0] - time.monotonic()))
-        ready = {
-            self._owners[descriptor] for descriptor, _ in self._poll.poll(wait) if descriptor in self._owners
-        }
-        now = time.monotonic()
-        while self._due and self._due[0][0] <= now:
-            ready.add(heapq.heappop(self._due)[2])
-        for turn in ready:
-            turn()
-
-
-class _Timer:
-    """Only the newest of an agent counts; a turn too many does no harm."""
-
-    def __init__(self, when: float) -> None:
-        self.when, self.active = when, True
-
-    def cancel(self) -> None:
-        self.active = False
-
-
-class _Loop:
-    """What `Link` uses of a `Loop`, for one agent among thousands."""
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self.turn: Callable[[], None] = lambda: None
-        self.now = time.monotonic
-
-    def after_turn(self, turn: Callable[[], None]) -> None:
-        self.turn = turn
-
-    def add_reader(self, descriptor: int, _: Callable[[], None]) -> None:
-        self._turns.add(descriptor, self.turn)
-
-    def remove_reader(self, descriptor: int) -> None:
-        self._turns.remove(descriptor)
-
-    def call_at(self, when: float, _: Callable[[], None]) -> _Timer:
-        self._turns.at(when, self.turn)
-        return _Timer(when)
+    def _change(self, end: float) -> None:
+        """Change some, on a beat."""
+        if self.loop.now() < end:
+            for table, link in random.sample(self._links, max(1, int(len(self._links) * _BEAT_S))):
+                table.change()
+                link.turn()
+            self.loop.call_later(_BEAT_S, self._change, end)
 
 
 def run(fleet: Fleet) -> None:
     """Start all agents at once, as after a power cut, and serve them for ever."""
     CONTEXT.max_sockets = fleet.agents * _SOCKETS_EACH + 16
-    own = broker = None
-    if fleet.keys:
-        directory = Path(fleet.keys)
-        own = keys.load(directory / f"{product.AGENT_KEY}.key", secret=True)
-        broker = keys.load(directory / f"{product.BROKER_KEY}.pub", secret=False).public
-    turns = Turns()
-    cores: list[Core] = []
-    links: list[tuple[Table, Link]] = []
-    for host in range(fleet.first, fleet.first + fleet.agents):
-        table = Table(host, fleet)
-        core = _core(host, table)
-        loop = _Loop(turns)
-        link = Link(
-            cast("Loop", loop),
-            core,
-            endpoint=fleet.endpoint,
-            credentials=lambda: (own, broker),
-            on_effect=lambda _: None,
-        )
-        cores.append(core)
-        links.append((table, link))
-        link.turn()
-    while any(core.phase is not Phase.SYNCED for core in cores):
-        deadline = time.monotonic() + 0.2
-        while time.monotonic() < deadline:
-            turns.turn(0.05)
-    say(synced=len(cores))
-    end = time.monotonic() + fleet.changing_s
-    while time.monotonic() < end:
-        for table, link in random.sample(links, max(1, len(links) // 50)):
-            table.change()
-            link.turn()
-        turns.turn(0.02)
-    while True:
-        turns.turn(1.0)
+    _Agents(fleet).loop.run()
 
 
 def _core(host: int, table: Table) -> Core:

@@ -4,11 +4,13 @@ Most are ratios against a floor or a peer of the same run, because they survive 
 CPU, memory, bytes and milliseconds that are far from what makes one machine differ from the next.
 """
 
+import math
+
 import msgspec
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """One row. `must` is kept, `stretch` is wanted."""
+    """One row. `must` is kept, `stretch` is wanted; a must of infinity is none."""
 
     key: str
     """`G7`, or `G7.redis` where a goal has several parts."""
@@ -56,7 +58,7 @@ _TABLE = (
     _at_most("G19", "broker start with 100,000 facts and 10,000 hosts until it answers", 1.5, 0.5, "s"),
     _at_most("G20", "agent's resident memory, against node_exporter", 1.5, 1.0),
     _at_most("G20.size", "agent's resident memory", 30, 20, "MB"),
-    _at_most("G20.anon", "agent's anonymous memory, against node_exporter", 2.0, 1.5),
+    _at_most("G20.anon", "agent's anonymous memory, against node_exporter", math.inf, 1.5),
     _at_most("G21", "agent's CPU at rest, against node_exporter scraped each 10 s", 1.0, 0.4),
     _at_most("G22", "agent and ten sh reporters each 10 s, against collectd exec", 1.0, 0.4),
     _at_most("G23", "agent's own CPU per run of a reporter, against subprocess.run", 1.0, 0.5),
