@@ -28,6 +28,11 @@ def say(**what: int | float | bool | str | None) -> None:
     print(msgspec.json.encode(what).decode(), flush=True)
 
 
+def environment() -> dict[str, str]:
+    """Ours, but bytecode is kept, as that of an installed program is."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 class ChildFailed(Exception):
     """A process of a benchmark ended or was late; the message ends with its last output."""
 
@@ -44,6 +49,7 @@ class Child:
                 stdout=subprocess.PIPE if answers else errors,
                 stderr=errors,
                 cwd=ROOT,
+                env=environment(),
                 start_new_session=True,
             )
         self.pid = self._process.pid
