@@ -51,8 +51,8 @@ BEGIN_S = 0.25
 """Reporters start after the hello, or after this long without a link."""
 KILL_S, STOP_S = 3.0, 4.5
 """A stop kills what is left after the first, and goes on without it after the second."""
-COUNTERS_S = 60.0
-"""How often counters that nobody asked for are brought up to date, for the broker's metrics."""
+MINUTE_S = 60.0
+"""How often counters are brought up to date for the broker's metrics, and refused types asked about anew."""
 LAST_WORDS_S = 0.05
 """For the goodbye to leave the socket."""
 COLD_S = 10.0
@@ -132,7 +132,7 @@ class Daemon:
         self._begin_reporters()
         self._begin_metrics()
         self.loop.call_later(COLD_S, self.node.warm_up)
-        self.loop.call_later(COUNTERS_S, self._count)
+        self.loop.call_later(MINUTE_S, self._each_minute)
         if self._notify is not None:
             self._notify("READY=1")
             if (every := log.watchdog_interval_s()) is not None:
@@ -147,7 +147,7 @@ class Daemon:
             )
             self.faults.pop("local socket", None)
         except OSError as error:
-            self.faults["local socket"] = f"cannot listen: {error.strerror}"
+            self.faults["local socket"] = f"cannot listen: {error.strerror or error}"
 
     def _begin_reporters(self) -> None:
         from xce.agent.intake import Intake  # noqa: PLC0415 - after the hello
@@ -244,9 +244,10 @@ class Daemon:
         except OSError as error:
             self.faults["metrics"] = f"cannot listen on {wanted}: {error.strerror}"
 
-    def _count(self) -> None:
+    def _each_minute(self) -> None:
         self._refresh()
-        self.loop.call_later(COUNTERS_S, self._count)
+        self.types.ask_about_refused()
+        self.loop.call_later(MINUTE_S, self._each_minute)
 
     # --------------------------------------------------------------------------------------- running
 

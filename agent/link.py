@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from xce.agent.core import NEVER, Close, Core, Effect, Open, Send
 from xce.linux.loop import Loop, Timer
-from xce.model.message import DOCUMENT_BYTES
+from xce.model.message import DOCUMENT_BYTES, Welcome
 from xce.wire import codec
 from xce.wire.dealer import Dealer, LinkEvent, LinkState
 from xce.wire.keys import KeyPair
@@ -38,7 +38,7 @@ class Link:
     ) -> None:
         self.endpoint, self._credentials = endpoint, credentials
         self.fault = ""
-        """The newest message that could not be encoded or decoded, in words."""
+        """The newest message since the last welcome that could not be encoded or decoded, in words."""
         self.faults = 0
         self._loop, self._core, self._on_effect = loop, core, on_effect
         self._dealer: Dealer | None = None
@@ -87,6 +87,8 @@ class Link:
             except codec.CodecError as error:
                 self._fault(f"the broker sent what is no message: {error.reason}")
                 continue
+            if isinstance(message, Welcome):
+                self.fault = ""
             self._core.receive(message, now)
 
     def _tell(self, event: LinkEvent, now: float) -> None:

@@ -69,6 +69,15 @@ class Types:
         """There is a broker that may not have been asked."""
         self._untold = set(self._declared)
 
+    def ask_about_refused(self) -> None:
+        """Have what the broker refused be asked again: its policy or its disk may be another by now."""
+        refused = {name for name, verdict in self._verdicts.items() if verdict}
+        self._untold |= {
+            file
+            for file, kinds in self._declared.items()
+            if refused.intersection(kind.name for kind in kinds)
+        }
+
     @property
     def untold(self) -> bool:
         """Whether `take_untold` has something."""

@@ -69,10 +69,11 @@ def _from_child(config_path: str) -> list[dict[str, str]]:
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     argv = [sys.executable, "-m", "xce.agent", "doctor", "--checks"]
     argv += ["--config", config_path] if config_path else []
-    child = spawn(argv, dict(os.environ), fds={1: theirs, 2: 2})
+    # Not our stderr: a child that hangs must not hold the other end of somebody's pipe.
+    child = spawn(argv, dict(os.environ), fds={1: theirs, 2: theirs})
     os.close(theirs)
     findings: list[dict[str, str]] = []
-    rest, current, deadline = b"", "start", time.monotonic() + PATIENCE_S
+    rest, said, current, deadline = b"", "", "start", time.monotonic() + PATIENCE_S
     while True:
         if not select.select([ours], [], [], max(0.0, deadline - time.monotonic()))[0]:
             text = f"did not end within {PATIENCE_S:g} s: pid {child.pid} hangs"
@@ -83,13 +84,17 @@ def _from_child(config_path: str) -> list[dict[str, str]]:
             break
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
+            if not line.startswith(b"{"):
+                said = line.decode(errors="replace")
+                continue
             finding = json.loads(line)
             if "begins" in finding:
                 current, deadline = finding["begins"], time.monotonic() + PATIENCE_S
             else:
                 findings.append(finding)
-    if not findings:
+    if said:
+        advice = "please report it"
         findings.append(
-            {"level": "problem", "what": "doctor", "text": "the checks did not run", "advice": ""}
+            {"level": "problem", "what": current, "text": f"internal error: {said}", "advice": advice}
         )
     return findings

@@ -38,6 +38,20 @@ def test_a_refused_type_is_named_with_its_file_and_the_reason() -> None:
     assert "gpus" not in types.in_force
 
 
+def test_a_refused_type_is_asked_about_again_on_request_and_others_are_not() -> None:
+    types = Types()
+    types.declare(A, [GPUS])
+    types.declare(B, [ResourceType(name="good", kind=Kind.NUMERIC)])
+    types.take_untold()
+    types.judge({"gpus": "cannot be made durable now, ask again", "good": ""})
+    types.ask_about_refused()
+    assert types.take_untold() == {A: [GPUS]}
+    types.judge({"gpus": ""})
+    types.ask_about_refused()
+    assert types.take_untold() == {}
+    assert types.in_force["gpus"] == GPUS
+
+
 def test_a_type_that_contradicts_the_cluster_is_named_with_both_places() -> None:
     types = Types([GPUS_TEXT])
     types.declare(A, [GPUS])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.linux.hangfs import HangingMount
 from tests.system.harness import AgentProgram, Site, python
 
 pytestmark = [pytest.mark.system, pytest.mark.root]
@@ -216,6 +217,22 @@ def test_doctor_finds_nothing_on_a_sound_host_and_names_what_is_wrong_on_another
     broken = command(agent, "doctor")
     assert broken.returncode == 1
     assert "brokr" in broken.stdout
+
+
+def test_doctor_does_not_hang_with_the_host(site: Site) -> None:
+    agent = alone(site)
+    point = agent.folder / "hung"
+    point.mkdir()
+    mount = HangingMount(point)
+    try:
+        agent.settings["state_directory"] = str(point / "state")
+        agent.configure()
+        findings = json.loads(command(agent, "doctor", "--json").stdout)
+    finally:
+        mount.release()
+    last = findings[-1]
+    assert (last["level"], last["what"]) == ("problem", "state")
+    assert "hangs" in last["text"]
 
 
 def test_a_command_that_is_used_wrongly_says_so_and_ends_with_2(site: Site) -> None:

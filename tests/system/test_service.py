@@ -4,14 +4,18 @@ import os
 import signal
 import socket
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.system.harness import Site
+from tests.system.harness import Site, free_port
 from xce.linux import proc
 
 pytestmark = [pytest.mark.system, pytest.mark.root]
+
+
+WHO = [{"name": "who", "kind": "string"}]
 
 
 class Manager:
@@ -103,6 +107,40 @@ def test_at_rest_the_agent_is_small_and_sleeps(site: Site) -> None:
     assert proc.resident_bytes(agent.pid) < 30 << 20
     assert share < 0.002 * 5
     assert len(os.listdir(f"/proc/{agent.pid}/task")) <= 4, "one thread of ours and ZeroMQ's"
+
+
+def test_metrics_are_served_when_they_are_asked_for(site: Site) -> None:
+    agent = site.agent("node1")
+    agent.settings["broker"] = ""
+    port = free_port()
+    agent.settings["metrics"] = f"127.0.0.1:{port}"
+    agent.start()
+    page = site.until(lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read())
+    assert b'xce_agent{name="node1"' in page
+    assert page.endswith(b"# EOF\n")
+    del agent.settings["metrics"]
+    agent.configure()
+    agent.signal(signal.SIGHUP)
+    with pytest.raises(AssertionError, match="refused"):
+        site.until(
+            lambda: socket.create_connection(("127.0.0.1", port), timeout=1).close(), within_s=1, every_s=0.1
+        )
+
+
+def test_without_root_the_agent_runs_reporters_as_itself_and_says_so(site: Site) -> None:
+    agent = site.agent("node1")
+    agent.settings |= {"broker": "", "cgroup": ""}
+    agent.script("whoami", '#!/bin/sh\necho "{\\"who\\": \\"$(id -un)\\"}"\n', types=WHO, interval=1)
+    for path in (agent.folder, *agent.folder.parents[:-2]):
+        path.chmod(0o755)
+    for path in (agent.folder / "state", agent.folder / "run", agent.folder / "agent.key"):
+        os.chown(path, 65534, 65534)
+    agent.prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+    agent.start()
+    site.until(lambda: agent.reporter("whoami").get("values", {}).get("value") == 1)
+    assert "the agent is not root" in agent.reporter("whoami")["note"]
+    assert agent.command("explain", "who").stdout.startswith('who        = "nobody"')
+    assert agent.stop(within_s=5) == 0
 
 
 def cpu_s(pid: int) -> float:
