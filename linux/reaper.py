@@ -53,7 +53,7 @@ class Reaper:
         return len(self._watched)
 
     def watch(self, child: Child, callback: Callable[[Exit], object]) -> None:
-        """Call `callback(exit)` once `child` has ended and is reaped; its pidfd is closed then.
+        """Call `callback(exit)` once `child` has ended and is reaped.
 
         To be called in the same turn as `spawn`: an unwatched child is an orphan like any other.
         """
@@ -79,7 +79,7 @@ class Reaper:
             self.orphans += 1
             return
         child, callback = entry
-        child.close()
+        child.alive = False
         try:
             callback(told)
         except Exception as error:  # noqa: BLE001 - the other ended children must be told too

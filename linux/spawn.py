@@ -16,31 +16,29 @@ _ALL_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class Child:
-    """A started process. Its pid is its own until the reaper has told its end; `pidfd` is safe for ever."""
+    """A started process.
 
-    __slots__ = ("pid", "pidfd")
+    Its number cannot go to a stranger before we have reaped it, and only the reaper does that: a pidfd would
+    say nothing more. After its end no signal is sent to that number.
+    """
 
-    def __init__(self, pid: int, pidfd: int) -> None:
-        self.pid, self.pidfd = pid, pidfd
+    __slots__ = ("alive", "pid")
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.alive = True
+        """Until the reaper has told its end."""
 
     def signal(self, number: int) -> bool:
-        """Send a signal to this one process; False if it has ended."""
-        if self.pidfd < 0:
-            return False
-        try:
-            signal.pidfd_send_signal(self.pidfd, number)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Let go of the pidfd; may be called twice. The reaper does it after the child's end."""
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        """Send a signal to this one process; False if it has been reaped."""
+        if self.alive:
+            os.kill(self.pid, number)
+        return self.alive
 
 
-def spawn(argv: Sequence[str | bytes], env: Mapping[str, str], *, fds: Mapping[int, int]) -> Child:
+def spawn(
+    argv: Sequence[str | bytes], env: Mapping[str, str] | Mapping[bytes, bytes], *, fds: Mapping[int, int]
+) -> Child:
     """Start `argv[0]` (a path) and return at once.
 
     `fds` maps the child's descriptor numbers to ours. Raises OSError with the reason of the failed exec
@@ -56,22 +54,17 @@ def spawn(argv: Sequence[str | bytes], env: Mapping[str, str], *, fds: Mapping[i
         pid = os.posix_spawn(
             argv[0], list(argv), env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_ALL_SIGNALS
         )
+        return Child(pid)
     finally:
         for fd in lifted:
             os.close(fd)
-    try:
-        return Child(pid, os.pidfd_open(pid))
-    except OSError:
-        os.kill(pid, signal.SIGKILL)  # it is our unreaped child, so the number is still its own
-        raise
 
 
 def _lift(fds: Mapping[int, int]) -> tuple[dict[int, int], list[int]]:
     """Copies of those of our descriptors whose numbers the child will overwrite, moved out of the way."""
-    above = max(fds, default=2) + 1
     wanted, lifted = dict(fds), []
     for theirs, ours in fds.items():
         if ours != theirs and (ours in fds or ours <= 2):
-            wanted[theirs] = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, max(above, 3))
+            wanted[theirs] = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, max(*fds, 2) + 1)
             lifted.append(wanted[theirs])
     return wanted, lifted

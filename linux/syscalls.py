@@ -10,8 +10,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 CLOSE_RANGE_CLOEXEC = 1 << 2
 """linux/close_range.h; Linux 5.11."""
-_NR_CLOSE_RANGE = 436
-"""The same number on every architecture (5.9 and later calls are numbered alike)."""
+_CLOSE_RANGE = ctypes.c_long(436)
+"""Its number is the same on every architecture. Made once: it is called before every start of a process."""
+_LAST, _CLOEXEC = ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(CLOSE_RANGE_CLOEXEC)
 
 IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
 IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
@@ -33,9 +34,7 @@ def close_on_exec_from(first: int) -> None:
 
     Falls back to /proc/self/fd on kernels before 5.11.
     """
-    last = ctypes.c_uint(0xFFFFFFFF)
-    flags = ctypes.c_uint(CLOSE_RANGE_CLOEXEC)
-    if _libc.syscall(ctypes.c_long(_NR_CLOSE_RANGE), ctypes.c_uint(first), last, flags) == 0:
+    if _libc.syscall(_CLOSE_RANGE, ctypes.c_uint(first), _LAST, _CLOEXEC) == 0:
         return
     for name in os.listdir("/proc/self/fd"):
         try:

@@ -1,12 +1,15 @@
-"""From a candidate to a run: check its path once more, make its directory and control group, start it.
+"""From a candidate to a run: open the checked file once more, make directory and control group, start it.
 
-What is started is the descriptor that was checked here, whatever lies at the path by then, and only if it is
-still the file whose hash is shown. Everything raises OSError (`NotTrustedError` for the path) or ValueError,
-and then nothing runs.
+The look at the directory has checked the whole path and hashed the file. Here the file is opened and must be
+the very one: same inode, size, owner, mode, and times of change, which nobody can set back. So what runs is
+what was checked and what the shown hash is of, whoever has done what to the path since; and it runs from this
+descriptor, whatever lies at the path by then. Everything raises OSError or ValueError, and then nothing runs.
 """
 
+import errno
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from xce.linux import cgroup, paths
 from xce.linux.loop import Loop
@@ -17,13 +20,28 @@ from xce.reporters.directory import Candidate, signature_of
 from xce.reporters.frame import LIMITS
 from xce.reporters.run import Run, RunOwner
 
+GROUP = "reporter-"
+"""Before a reporter's name in that of its control group, where the kernel's files are (`pids.max`)."""
+
 
 class ChangedError(OSError):
     """The file is not the one that was looked at any more."""
 
 
+class Wanted(NamedTuple):
+    """What a run is started from."""
+
+    candidate: Candidate
+    person: cage.Person
+    interval: float
+    timeout: float
+    expected: Sequence[str]
+    own_user: bool
+    """Whether no other reporter runs as the same user."""
+
+
 class Launcher:
-    """Starts the runs of one reporter, one after the other."""
+    """Starts the runs of one reporter, one by one; what does not change between them is made once."""
 
     def __init__(
         self,
@@ -34,85 +52,94 @@ class Launcher:
         node: cage.Node,
         state_directory: str,
         group: cgroup.Cgroup | None,
-        trusted: Collection[int],
         patience: float,
     ) -> None:
         self._loop, self._reaper = loop, reaper
-        self._node, self._trusted, self._patience = node, trusted, patience
+        self._node, self._patience = node, patience
         self.directory = os.path.join(state_directory, "reporters", name)
         """The reporter's own, which it may write to."""
-        self.group = group.child(name) if group else None
-        self._limited: tuple[object, cage.Bounds] | None = None
+        self.group = cgroup.Inhabited(group.child(GROUP + name)) if group else None
+        self._made_for: Wanted | None = None
+        self._command: list[str] = []
+        self._environment: dict[bytes, bytes] = {}
 
-    def launch(
-        self,
-        owner: RunOwner,
-        candidate: Candidate,
-        person: cage.Person,
-        *,
-        interval: float,
-        timeout: float,
-        expected: Sequence[str],
-        own_user: bool,
-    ) -> Run:
+    def launch(self, owner: RunOwner, wanted: Wanted) -> Run:
         """Start a run; see the module for what is raised."""
-        settings = candidate.settings
-        script = self._open(candidate)
+        mode = wanted.candidate.settings.mode
+        script = self._open(wanted.candidate)
         try:
-            self._make_directory(person)
-            bounds = self._limit(candidate, own_user=own_user)
+            if self._made_for is not wanted:
+                self._make(wanted)
             return Run(
                 self._loop,
                 self._reaper,
                 owner,
-                command=cage.command(
-                    person,
-                    bounds,
-                    group=self.group.path if self.group else "",
-                    directory=self.directory,
-                    arguments=settings.arguments,
-                ),
-                environment=cage.environment(
-                    candidate,
-                    person,
-                    self._node,
-                    directory=self.directory,
-                    interval=interval,
-                    timeout=timeout,
-                    expected=expected,
-                ),
+                command=self._command,
+                environment=self._environment,
                 script=script,
                 group=self.group,
                 mark=f"XCE_STATE_DIR={self.directory}",
-                line_bytes=LIMITS.elim_bytes if settings.mode is Mode.ELIM else LIMITS.frame_bytes,
-                streaming=settings.mode is not Mode.ONE_SHOT,
+                line_bytes=LIMITS.elim_bytes if mode is Mode.ELIM else LIMITS.frame_bytes,
+                streaming=mode is not Mode.ONE_SHOT,
                 patience=self._patience,
             )
         finally:
             os.close(script)
 
+    def forget(self) -> None:
+        """Make directory, group and limits anew at the next start: somebody may have taken them away."""
+        self._made_for = None
+
+    def close(self) -> None:
+        """Let go of what is held between runs."""
+        if self.group is not None:
+            self.group.close()
+
     def _open(self, candidate: Candidate) -> int:
-        script = paths.open_checked(candidate.path, self._trusted)
+        # O_NONBLOCK: a FIFO in its place must not hold us up.
+        how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            script = os.open(candidate.path, how)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise
+            raise ChangedError(error.errno, error.strerror, candidate.path) from error
         if signature_of(os.fstat(script)) != candidate.signature:
             os.close(script)
             raise ChangedError(f"{candidate.path} has just changed")
         return script
 
-    def _make_directory(self, person: cage.Person) -> None:
-        uid, gid = (person.user.uid, person.user.gid) if person.user else (os.geteuid(), os.getegid())
+    def _make(self, wanted: Wanted) -> None:
+        user = wanted.person.user
+        uid, gid = (user.uid, user.gid) if user else (os.geteuid(), os.getegid())
         paths.make_directory(self.directory, uid, gid, 0o700)
+        group = self.group.group if self.group else None
+        self._command = cage.command(
+            wanted.person,
+            self._limit(group, wanted),
+            group=group.path if group else "",
+            directory=self.directory,
+            arguments=wanted.candidate.settings.arguments,
+        )
+        environment = cage.environment(
+            wanted.candidate,
+            wanted.person,
+            self._node,
+            directory=self.directory,
+            interval=wanted.interval,
+            timeout=wanted.timeout,
+            expected=wanted.expected,
+        )
+        self._environment = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
+        self._made_for = wanted
 
-    def _limit(self, candidate: Candidate, *, own_user: bool) -> cage.Bounds:
-        """Make the control group and set its limits, once for given settings."""
-        limits, group = candidate.settings.limits, self.group
-        fresh = group.create() if group else False
-        wanted = (limits, own_user)
-        if self._limited is None or self._limited[0] != wanted or fresh:
-            bounds = cage.bounds(
-                limits,
-                memory_held=bool(group and group.limit("memory.max", limits.memory_mb << 20)),
-                processes_held=bool(group and group.limit("pids.max", limits.processes)),
-                own_user=own_user,
-            )
-            self._limited = (wanted, bounds)
-        return self._limited[1]
+    def _limit(self, group: cgroup.Cgroup | None, wanted: Wanted) -> cage.Bounds:
+        limits = wanted.candidate.settings.limits
+        if group is not None:
+            group.create()
+        return cage.bounds(
+            limits,
+            memory_held=bool(group and group.limit("memory.max", limits.memory_mb << 20)),
+            processes_held=bool(group and group.limit("pids.max", limits.processes)),
+            own_user=wanted.own_user,
+        )

@@ -5,23 +5,20 @@ from starting until it is gone. Nothing here knows what the lines mean; they go 
 is room for a start is the supervisor's to say (`Shared.ready`); what a run counts is `verdict.py`'s.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
-import msgspec
-
-from xce.linux import cgroup, paths, users
+from xce.linux import cgroup, users
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Exit, Reaper
-from xce.model import message
 from xce.model.configuration import AgentReporters, Mode
 from xce.model.reporter import REPORTER, ReporterEvent, ReporterState
-from xce.reporters import cage, schedule
+from xce.reporters import cage, schedule, show
 from xce.reporters.directory import Candidate
 from xce.reporters.ending import Ending, Group, Stuck
 from xce.reporters.frame import TooLong, escape
-from xce.reporters.launch import ChangedError, Launcher
-from xce.reporters.result import RunResult, Sink, View
+from xce.reporters.launch import ChangedError, Launcher, Wanted
+from xce.reporters.result import RunResult, Sink
 from xce.reporters.run import Run
 from xce.reporters.verdict import Outcome, Verdict, judge
 
@@ -42,7 +39,6 @@ class Shared(Protocol):
     node: cage.Node
     settings: AgentReporters
     policy: cage.Policy
-    trusted: Collection[int]
     state_directory: str
     group: cgroup.Cgroup | None
     patience: float
@@ -57,8 +53,24 @@ class Shared(Protocol):
     def ready(self, reporter: "Reporter") -> None:
         """Its time has come: `start` it when there is room."""
 
+    def begun(self, reporter: "Reporter") -> None:
+        """Something of it is alive from now on."""
+
     def finished(self, reporter: "Reporter") -> None:
         """Nothing of its run is left, or what is left takes no room."""
+
+
+class Timing(NamedTuple):
+    """Seconds: between runs, for a run (persistent: of silence beyond that), and of its place on the grid."""
+
+    interval: float
+    timeout: float
+    offset: float
+
+    @property
+    def ttl(self) -> float:
+        """After which its values are stale."""
+        return schedule.time_to_live(self.interval, self.timeout)
 
 
 class Reporter:
@@ -73,18 +85,20 @@ class Reporter:
         self.held_back = ""
         """Why it is not started although its time has come."""
         self._assigned: tuple[float | None, Sequence[str]] = (None, ())
+        self._wanted: Wanted | None = None
+        self.timing = self._timing()
         self.runs = self.failures = self.in_a_row = self._overruns = 0
         self.due = 0.0
         self.run: Run | None = None
         self.result: RunResult | None = None
         self.unkillable: list[Stuck] = []
-        self._unkillable_since = self._heard = 0.0
+        self.unkillable_since = self._heard = 0.0
         self._pending: Candidate | None = None
         self._verdict: Verdict | None = None
         self._ended_for: str | None = None
         self._timer: Timer | None = None
         self._deadline: Timer | None = None
-        self._published: message.ReporterState | None = None
+        self._published: tuple[object, ...] = ()
         self._launcher = Launcher(
             shared.loop,
             shared.reaper,
@@ -92,7 +106,6 @@ class Reporter:
             node=shared.node,
             state_directory=shared.state_directory,
             group=shared.group,
-            trusted=shared.trusted,
             patience=shared.patience,
         )
         self._leftover = self._end_leftover(leftover)
@@ -104,16 +117,14 @@ class Reporter:
 
     # ------------------------------------------------------------------------------- what it goes by
 
-    @property
-    def interval(self) -> float:
-        """Seconds between runs."""
-        default = self._shared.settings.interval
-        return schedule.effective_interval(self.candidate.settings.interval, default, [self._assigned[0]])
-
-    @property
-    def timeout(self) -> float:
-        """Seconds for a run; persistent: of silence beyond the interval."""
-        return self.candidate.settings.timeout or self._shared.settings.timeout
+    def _timing(self) -> "Timing":
+        settings, default = self.candidate.settings, self._shared.settings
+        interval = schedule.effective_interval(settings.interval, default.interval, [self._assigned[0]])
+        return Timing(
+            interval=interval,
+            timeout=settings.timeout or default.timeout,
+            offset=schedule.phase(self._shared.node.name, self.name, interval),
+        )
 
     @property
     def streaming(self) -> bool:
@@ -142,12 +153,29 @@ class Reporter:
             return self._overruns
         return self._overruns + self._missed(self.run)
 
-    def _missed(self, run: Run) -> int:
-        return schedule.overruns(run.started_at, self._loop.now(), self.interval, self._offset)
+    @property
+    def next_run_in(self) -> float | None:
+        """Seconds; None if no run is planned."""
+        return max(0.0, self.due - self._loop.now()) if self._timer else None
 
     @property
-    def _offset(self) -> float:
-        return schedule.phase(self._shared.node.name, self.name, self.interval)
+    def user(self) -> str:
+        """As whom it runs, for showing."""
+        return self.person.user.name if self.person.user else f"uid {self._shared.policy.uid}"
+
+    @property
+    def group(self) -> str:
+        """Path of its control group; '' if it has none."""
+        return self._launcher.group.group.path if self._launcher.group else ""
+
+    def _missed(self, run: Run) -> int:
+        timing = self.timing
+        return schedule.overruns(run.started_at, self._loop.now(), timing.interval, timing.offset)
+
+    def _turn(self) -> float:
+        """When it is its turn next: on its grid, or, if it runs all the time, at once."""
+        now = self._loop.now()
+        return now if self.streaming else schedule.next_run(now, self.timing.interval, self.timing.offset)
 
     # ---------------------------------------------------------------------------------------- orders
 
@@ -155,7 +183,7 @@ class Reporter:
         """Its files as they are now. A one-shot run in progress ends normally first."""
         if candidate.same_as(self._pending or self.candidate):
             if self._pending is None:
-                self.candidate = candidate  # the same in another inode, perhaps
+                self.candidate, self._wanted = candidate, None  # the same in another inode, perhaps
         elif self.alive:
             self._pending = candidate
             if self.streaming:
@@ -165,11 +193,13 @@ class Reporter:
 
     def assign(self, interval: float | None, names: Sequence[str]) -> None:
         """The shortest interval that a type of its names asks for, and the names it is expected to give."""
-        before, self._assigned = self.interval, (interval, names)
-        if self.interval == before:
+        if (interval, names) == self._assigned:
             return
-        if not self.streaming and self.state is ReporterState.WAITING and self.runs and self._timer:
-            self._plan(schedule.next_run(self._loop.now(), self.interval, self._offset))
+        before, self._assigned = self.timing, (interval, names)
+        self.timing, self._wanted = self._timing(), None
+        resting = self.state is ReporterState.WAITING and self._timer is not None and self.runs > 0
+        if resting and self.timing != before and not self.streaming:
+            self._plan(self._turn())
         self.publish()
 
     def reset(self) -> None:
@@ -185,6 +215,11 @@ class Reporter:
         self._end("")
         self._step(ReporterEvent.REMOVE)
 
+    def close(self) -> None:
+        """Let go of what is held between runs; nothing of it may be alive."""
+        self._cancel()
+        self._launcher.close()
+
     def stop(self, longest_grace: float) -> None:
         """The agent stops: end what runs; nothing more is started by the supervisor."""
         self._cancel()
@@ -194,8 +229,8 @@ class Reporter:
 
     def _take(self, candidate: Candidate) -> None:
         """Go by new files."""
-        self.candidate = candidate
-        self.in_a_row = 0
+        self.candidate, self._wanted, self.in_a_row = candidate, None, 0
+        self.timing = self._timing()
         self._step(ReporterEvent.CHANGED)
         self._admit()
 
@@ -207,8 +242,8 @@ class Reporter:
         except cage.NotAdmittedError as error:
             self._refuse(str(error))
             return
-        now = self._loop.now()
-        self._plan(now if self.streaming else schedule.first_run(now, self.interval, self._offset))
+        now, timing = self._loop.now(), self.timing
+        self._plan(now if self.streaming else schedule.first_run(now, timing.interval, timing.offset))
         self.publish()
 
     def _refuse(self, why: str) -> None:
@@ -246,24 +281,13 @@ class Reporter:
             return
         now = self._loop.now()
         if not self.streaming:
-            self._overruns += int((now - self.due) // self.interval)
+            self._overruns += int((now - self.due) // self.timing.interval)
         self.hold_back("")
         self._verdict = self._ended_for = None
         try:
-            self.run = self._launcher.launch(
-                self,
-                self.candidate,
-                self.person,
-                interval=self.interval,
-                timeout=self.timeout,
-                expected=cage.expected(self.candidate.settings, self._assigned[1]),
-                own_user=self._shared.has_own_user(self.candidate),
-            )
+            self.run = self._launcher.launch(self, self._want())
         except ChangedError:
             self._plan(now + RETRY)
-            self._shared.look_again()
-        except paths.NotTrustedError as error:
-            self._refuse(escape(str(error)))
             self._shared.look_again()
         except (OSError, ValueError) as error:
             self._not_started(error)
@@ -271,7 +295,23 @@ class Reporter:
             self.runs += 1
             self._step(ReporterEvent.STARTED)
             self._set_deadline()
-            self.publish()
+            self._shared.begun(self)
+            if self.streaming:
+                self.publish()
+
+    def _want(self) -> Wanted:
+        """What the launcher needs; the same object while nothing changes."""
+        own_user = self._shared.has_own_user(self.candidate)
+        if self._wanted is None or self._wanted.own_user != own_user:
+            self._wanted = Wanted(
+                candidate=self.candidate,
+                person=self.person,
+                interval=self.timing.interval,
+                timeout=self.timing.timeout,
+                expected=cage.expected(self.candidate.settings, self._assigned[1]),
+                own_user=own_user,
+            )
+        return self._wanted
 
     def _not_started(self, error: OSError | ValueError) -> None:
         what = error.strerror if isinstance(error, OSError) else str(error)
@@ -288,15 +328,15 @@ class Reporter:
 
     def _set_deadline(self) -> None:
         """One-shot: for the whole run. Otherwise for the next line; looked at again only when it is over."""
-        limit = self.interval + self.timeout if self.streaming else self.timeout
+        limit = self.timing.ttl if self.streaming else self.timing.timeout
         self._heard = self._loop.now()
         self._deadline = self._loop.call_later(limit, self._overdue)
 
     def _overdue(self) -> None:
         if not self.streaming:
-            self._end(f"did not finish within {self.timeout:g} s")
+            self._end(f"did not finish within {self.timing.timeout:g} s")
             return
-        limit = self.interval + self.timeout
+        limit = self.timing.ttl
         left = self._heard + limit - self._loop.now()
         if left > 0:
             self._deadline = self._loop.call_later(left, self._overdue)
@@ -372,7 +412,7 @@ class Reporter:
         self._verdict = verdict
 
     def _abandon(self, processes: list[Stuck]) -> None:
-        self.unkillable, self._unkillable_since = processes, self._loop.now()
+        self.unkillable, self.unkillable_since = processes, self._loop.now()
         if REPORTER.allows(self.state, ReporterEvent.UNKILLABLE):
             self._step(ReporterEvent.UNKILLABLE)
             named = ", ".join(str(process) for process in processes[:3]) or "a process"
@@ -397,33 +437,32 @@ class Reporter:
 
     def _settle(self, verdict: Verdict) -> None:
         """The state after a run, and the time of the next."""
-        now, interval = self._loop.now(), self.interval
-        turn = now if self.streaming else schedule.next_run(now, interval, self._offset)
         self.cause = verdict.fault
         match verdict.outcome:
             case Outcome.GOOD | Outcome.STOPPED:
                 self.in_a_row = 0
                 self._step(ReporterEvent.SUCCEEDED)
-                self._plan(turn)
+                self._plan(self._turn())
             case Outcome.NO_ANSWER:
                 self.failures, self.in_a_row = self.failures + 1, 0
                 self._step(ReporterEvent.FAILED)
-                self._plan(turn)
+                self._plan(self._turn())
             case Outcome.DECLINED:
                 self._step(ReporterEvent.DECLINED)
                 self._cancel()
             case Outcome.MISBEHAVED:
-                self._misbehaved(now)
+                self._misbehaved()
         self._resting = self.state
         self.publish()
 
-    def _misbehaved(self, now: float) -> None:
-        long = max(HEALTHY, self.interval + self.timeout)
+    def _misbehaved(self) -> None:
+        now, long = self._loop.now(), max(HEALTHY, self.timing.ttl)
+        self._launcher.forget()
         lived = self.streaming and self.result is not None and self.result.duration > long
         self.failures, self.in_a_row = self.failures + 1, 1 if lived else self.in_a_row + 1
         if self.in_a_row < self._shared.settings.failures_to_quarantine:
             self._step(ReporterEvent.FAILED)
-            self._plan(now + schedule.backoff(self.in_a_row, self.interval, self._shared.chance))
+            self._plan(now + schedule.backoff(self.in_a_row, self.timing.interval, self._shared.chance))
         else:
             self._step(ReporterEvent.GAVE_UP)
             self.cause = f"failed {self.in_a_row} times in a row: {self.cause}"
@@ -437,6 +476,7 @@ class Reporter:
         if leftover is None:
             return None
         self._step(ReporterEvent.OVERDUE)
+        self._shared.begun(self)
         self.cause = "a run from before is being ended"
 
         def ended() -> None:
@@ -461,62 +501,24 @@ class Reporter:
         """Tell the sink, if what others see has changed. Single runs are not news."""
         if self.state is ReporterState.REMOVED:
             return
-        told = self.told()
-        if self._published is None or told != msgspec.structs.replace(self._published, runs=told.runs):
-            self._published = told
-            self._shared.sink.state(self.name, told)
+        # Compared before the message is made: this is asked after every run, and mostly nothing is new.
+        seen = (
+            self.shown(),
+            self.held_back,
+            self.cause,
+            self.candidate.digest,
+            self.candidate.warning,
+            self.person,
+            self.timing,
+            self.failures,
+            self._overruns,
+            len(self.unkillable),
+        )
+        if seen != self._published:
+            self._published = seen
+            self._shared.sink.state(self.name, show.told(self))
 
-    def told(self) -> message.ReporterState:
+    def shown(self) -> ReporterState:
         """Its state as others see it: while a one-shot run goes on, that of the run before."""
         passing = self.state in (ReporterState.RUNNING, ReporterState.STOPPING)
-        shown = self._resting if passing and self.run is not None and not self.streaming else self.state
-        note = "; ".join(part for part in (self.candidate.warning, self.person.note) if part)
-        return message.ReporterState(
-            state=shown.value,
-            cause=self.held_back or self.cause,
-            note=note,
-            path=self.candidate.path,
-            script=self.candidate.digest[:16],
-            mode=self.candidate.settings.mode.value,
-            interval_ms=round(self.interval * 1000),
-            ttl_ms=round(schedule.time_to_live(self.interval, self.timeout) * 1000),
-            runs=self.runs,
-            failures=self.failures,
-            overruns=self.overruns,
-            abandoned=len(self.unkillable),
-        )
-
-    def view(self) -> View:
-        """Everything about it, as it is now."""
-        now, told, result, run = self._loop.now(), self.told(), self.result, self.run
-        user, group = self.person.user, self._launcher.group
-        return View(
-            name=self.name,
-            state=self.state.value,
-            cause=told.cause,
-            note=told.note,
-            path=told.path,
-            digest=self.candidate.digest,
-            mode=told.mode,
-            user=user.name if user else f"uid {self._shared.policy.uid}",
-            interval=self.interval,
-            timeout=self.timeout,
-            ttl=told.ttl_ms / 1000,
-            weight=self.candidate.settings.weight,
-            runs=self.runs,
-            failures=self.failures,
-            failures_in_a_row=self.in_a_row,
-            overruns=told.overruns,
-            pid=run.child.pid if run and run.child.pidfd >= 0 else None,
-            running_for=now - run.started_at if run else None,
-            next_run_in=max(0.0, self.due - now) if self._timer else None,
-            last_run_ago=now - result.started_at if result else None,
-            last_duration=result.duration if result else None,
-            last_exit=str(result.exit) if result and result.exit else "",
-            last_fault=result.fault if result else "",
-            notes=result.notes if result else [],
-            stderr=result.stderr if result else "",
-            unkillable=self.unkillable,
-            unkillable_for=now - self._unkillable_since if self.unkillable else None,
-            group=group.path if group else "",
-        )
+        return self._resting if passing and self.run is not None and not self.streaming else self.state

@@ -6,15 +6,11 @@ is printed. What lines mean, and when to start or end a run, is its owner's busi
 retried.
 """
 
-import fcntl
 import os
-import struct
-import termios
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from xce.linux.cgroup import Cgroup
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Exit, Reaper
 from xce.linux.session import Session
@@ -24,10 +20,14 @@ from xce.reporters.ending import PATIENCE, Ending, Group, Stuck, describe
 from xce.reporters.frame import Lines, TooLong
 
 CHUNK = 1 << 16
+LARGEST_PIPE = 1 << 20
+"""What a pipe can hold at most, unless root has changed that (/proc/sys/fs/pipe-max-size)."""
 KEPT_BYTES, KEPT_LINES = 4 << 20, 10_000
 """Of a one-shot run's output, kept until its end; a run that prints more is ended."""
 STDERR_BYTES = 8 << 10
 FIRST_LINE_BYTES = 512
+UNWATCHED = 0.1
+"""Seconds for which a one-shot run's output stays in its pipes: most runs are over by then."""
 STDERR_PER_S = 1 << 20
 STREAM_PER_S, FRAMES_PER_S = 8 << 20, 100
 """Read of a persistent reporter; beyond that it is slowed down by its full pipe."""
@@ -87,9 +87,15 @@ class _Pipe:
         self._loop, self._take, self._per_s = loop, take, per_s
         self._fd, self.child_end = os.pipe()
         os.set_blocking(self._fd, False)
+        self._watched = False
         self._window, self._taken = 0.0, 0
         self._timer: Timer | None = None
-        loop.add_reader(self._fd, self._ready)
+
+    def watch(self) -> None:
+        """Take what comes as it comes."""
+        if self._fd >= 0 and not self._watched:
+            self._watched = True
+            self._loop.add_reader(self._fd, self._ready)
 
     def _ready(self) -> None:
         try:
@@ -114,13 +120,13 @@ class _Pipe:
     def pause(self, until: float) -> None:
         """Take nothing before `until`: the child waits once its pipe is full."""
         if self._fd >= 0 and self._timer is None:
+            self._watched = False
             self._loop.remove_reader(self._fd)
             self._timer = self._loop.call_at(until, self._resume)
 
     def _resume(self) -> None:
         self._timer = None
-        if self._fd >= 0:
-            self._loop.add_reader(self._fd, self._ready)
+        self.watch()
 
     def close_child_end(self) -> None:
         if self.child_end >= 0:
@@ -128,12 +134,18 @@ class _Pipe:
             self.child_end = -1
 
     def drain(self) -> None:
-        """Take what is in the pipe now, and no more, however much is being written; then close."""
-        if self._fd >= 0:
-            left = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)))[0]
-            while left > 0 and self._fd >= 0 and (data := os.read(self._fd, min(left, CHUNK))):
-                left -= len(data)
+        """Take what is in the pipe now, and little more, however much is being written; then close."""
+        left = LARGEST_PIPE
+        while left > 0 and self._fd >= 0:
+            try:
+                data = os.read(self._fd, CHUNK)
+            except BlockingIOError:
+                break
+            left -= len(data)
+            if data:
                 self._take(data)
+            if len(data) < CHUNK:
+                break  # that was all, or the end
         self.close()
 
     def close(self) -> None:
@@ -142,7 +154,8 @@ class _Pipe:
             self._timer.cancel()
             self._timer = None
         if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
+            if self._watched:
+                self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
 
@@ -150,8 +163,9 @@ class _Pipe:
 class Run:
     """A run from `start` to `over`. Raises OSError from the constructor if it cannot be started.
 
-    `group` is the control group that the command joins, None where there is none: then the run is held by its
-    session and `mark`, an entry of `environment`. `streaming`: lines are told as they come instead of kept.
+    `group` is the control group that the command joins, or None where there is none: then the run is held by
+    its session and `mark`, an entry of `environment`. `streaming`: lines are told as they come instead of
+    kept.
     """
 
     def __init__(
@@ -161,9 +175,9 @@ class Run:
         owner: RunOwner,
         *,
         command: Sequence[str],
-        environment: Mapping[str, str],
+        environment: Mapping[str, str] | Mapping[bytes, bytes],
         script: int,
-        group: Cgroup | None,
+        group: Group | None,
         mark: str,
         line_bytes: int,
         streaming: bool,
@@ -180,6 +194,7 @@ class Run:
         self._waiting: deque[bytes | TooLong] = deque()
         self._second, self._told = 0.0, 0
         self._timer: Timer | None = None
+        """Streaming: when more lines may be told; else when the output is watched from."""
         self._ending: Ending | None = None
         self._exited = False
         self._out = _Pipe(loop, self._output, STREAM_PER_S if streaming else 0)
@@ -194,6 +209,10 @@ class Run:
         self._err.close_child_end()
         self.group: Group = group or Session(self.child.pid, mark)
         reaper.watch(self.child, self._ended)
+        if streaming:
+            self._watch()
+        else:
+            self._timer = loop.call_later(UNWATCHED, self._watch)
 
     def notes(self, left: Sequence[Stuck]) -> list[str]:
         """What people should know about the run although it may be good. `left`: what it left behind."""
@@ -227,6 +246,11 @@ class Run:
         return self._ending is not None
 
     # ------------------------------------------------------------------------------------------ output
+
+    def _watch(self) -> None:
+        self._timer = None
+        self._out.watch()
+        self._err.watch()
 
     def _output(self, data: bytes) -> None:
         lines = self._lines.feed(data)

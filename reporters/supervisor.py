@@ -15,13 +15,16 @@ from xce.linux.loop import Loop
 from xce.linux.reaper import Reaper
 from xce.model import message
 from xce.model.configuration import AgentReporters
-from xce.reporters import cage, schedule
+from xce.reporters import cage, schedule, show
 from xce.reporters.directory import Candidate
 from xce.reporters.ending import PATIENCE, Ending, Group
+from xce.reporters.launch import GROUP
 from xce.reporters.reporter import Reporter
 from xce.reporters.result import Sink, View
 
 CONTROLLERS = frozenset({"memory", "pids"})
+BESIDE = "xce-agent-itself"
+"""The group that the agent moves to when the one that it is in shall hand controllers on."""
 STOP_GRACE = 5.0
 """Longest time between TERM and KILL when the agent stops."""
 
@@ -37,8 +40,10 @@ def home(label: str, *, setting: str = "", own: Cgroup | None) -> Cgroup | None:
         group = Cgroup(setting.rstrip("/"))
         group.create()
     elif own is not None and own.writable():
-        if own.own_pids() == [os.getpid()] and CONTROLLERS & own.controllers():
-            beside = own.child("agent")
+        if own.name == BESIDE:
+            own = own.parent()
+        elif own.own_pids() == [os.getpid()] and CONTROLLERS & own.controllers():
+            beside = own.child(BESIDE)
             beside.create()
             beside.enter()
         own.enable(set(CONTROLLERS))
@@ -79,6 +84,8 @@ class Supervisor:
         self.reporters: dict[str, Reporter] = {}
         self._assigned: dict[str, tuple[float | None, Sequence[str]]] = {}
         self._waiting: dict[str, Reporter] = {}
+        self._alive: set[Reporter] = set()
+        """Those with a run, or a leftover, present and removed."""
         self._leaving: dict[str, Reporter] = {}
         """Removed, and a run of them is not over."""
         self._swept: dict[str, Ending] = {}
@@ -94,14 +101,18 @@ class Supervisor:
         if self._stopping:
             return
         for name in self.reporters.keys() - candidates.keys():
-            self._remove(name)
-        for name, candidate in candidates.items():
-            reporter = self.reporters.get(name)
-            if reporter is not None:
-                reporter.offer(candidate)
-            else:
-                self._add(candidate)
-        self._sweep()
+            self._each(self._remove, name)
+        for candidate in candidates.values():
+            reporter = self.reporters.get(candidate.name)
+            self._each(reporter.offer if reporter else self._add, candidate)
+        self._each(self._sweep)
+
+    def _each(self, do: Callable[..., object], *what: object) -> None:
+        """What goes wrong with one must not cost the others their turn."""
+        try:
+            do(*what)
+        except Exception as error:  # noqa: BLE001
+            self.loop.on_error(error, do)
 
     def assign(self, name: str, *, interval: float | None = None, names: Sequence[str] = ()) -> None:
         """What the cluster's types say of a reporter: shortest interval, and the names it should give."""
@@ -129,31 +140,29 @@ class Supervisor:
 
     def states(self) -> dict[str, message.ReporterState]:
         """The state of every reporter as others see it, with all counters as they are now."""
-        return {name: reporter.told() for name, reporter in self.reporters.items()}
+        return {name: show.told(reporter) for name, reporter in self.reporters.items()}
 
     def view(self, name: str) -> View | None:
         """Everything about one reporter."""
         reporter = self.reporters.get(name)
-        return reporter.view() if reporter else None
+        return show.view(reporter, self.loop.now()) if reporter else None
 
     def views(self) -> list[View]:
         """Everything about every reporter."""
-        return [self.reporters[name].view() for name in sorted(self.reporters)]
+        return [show.view(self.reporters[name], self.loop.now()) for name in sorted(self.reporters)]
 
     @property
     def abandoned(self) -> int:
         """Reporters, present and removed, with children that cannot be killed."""
-        held = [*self.reporters.values(), *self._leaving.values()]
-        return sum(bool(reporter.unkillable) for reporter in held) + sum(
-            ending.stuck for ending in self._swept.values()
-        )
+        named = sum(bool(reporter.unkillable) for reporter in self._alive)
+        return named + sum(ending.stuck for ending in self._swept.values())
 
     @property
     def running(self) -> int:
         """Sum of the weights of the one-shot runs in progress; what is abandoned takes no share."""
         return sum(
             reporter.weight
-            for reporter in (*self.reporters.values(), *self._leaving.values())
+            for reporter in self._alive
             if reporter.run is not None and not reporter.unkillable
         )
 
@@ -173,11 +182,17 @@ class Supervisor:
             self._waiting[reporter.name] = reporter
             self._start_waiting()
 
+    def begun(self, reporter: Reporter) -> None:
+        """Shared."""
+        self._alive.add(reporter)
+
     def finished(self, reporter: Reporter) -> None:
         """Shared."""
-        if self._leaving.get(reporter.name) is reporter and not reporter.alive:
-            del self._leaving[reporter.name]
-            self._discard_group(reporter.name)
+        if not reporter.alive:
+            self._alive.discard(reporter)
+            if self._leaving.get(reporter.name) is reporter:
+                del self._leaving[reporter.name]
+                self._discard(reporter)
         self._start_waiting()
         self._maybe_stopped()
 
@@ -187,7 +202,10 @@ class Supervisor:
         name = candidate.name
         before = self._leaving.pop(name, None)
         self._swept.pop(name, None)
-        leftover: Group | None = before.run.group if before is not None and before.run is not None else None
+        leftover: Group | None = None
+        if before is not None:
+            self._alive.discard(before)  # what is left of it is the new one's from now on
+            leftover = before.run.group if before.run is not None else None
         reporter = Reporter(self, candidate, leftover)
         self.reporters[name] = reporter
         if name in self._assigned:
@@ -201,7 +219,11 @@ class Supervisor:
         if reporter.alive:
             self._leaving[name] = reporter
         else:
-            self._discard_group(name)
+            self._discard(reporter)
+
+    def _discard(self, reporter: Reporter) -> None:
+        reporter.close()
+        self._discard_group(reporter.name)
 
     def _start_waiting(self) -> None:
         if self._stopping or not self._waiting:
@@ -223,8 +245,7 @@ class Supervisor:
 
     def _at_risk(self) -> int:
         """Reporters with unkillable children, and those whose run is being ended: it may turn out as one."""
-        held = (*self.reporters.values(), *self._leaving.values())
-        ending = sum(reporter.ending and not reporter.unkillable for reporter in held)
+        ending = sum(reporter.ending and not reporter.unkillable for reporter in self._alive)
         return self.abandoned + ending
 
     def _sweep(self) -> None:
@@ -232,14 +253,16 @@ class Supervisor:
         if self.group is None:
             return
         for group in self.group.children():
-            known = group.name in self.reporters or group.name in self._leaving or group.name in self._swept
-            if not known:
-                self._discard_group(group.name)
+            name = group.name.removeprefix(GROUP)
+            if name not in self.reporters and name not in self._leaving and name not in self._swept:
+                self._discard_group(name)
 
     def _discard_group(self, name: str) -> None:
-        if self.group is None or self.group.child(name).remove():
+        if self.group is None:
             return
-        group = self.group.child(name)
+        group = self.group.child(GROUP + name)
+        if group.remove():
+            return
 
         def ended() -> None:
             self._swept.pop(name, None)
@@ -254,12 +277,13 @@ class Supervisor:
     def _maybe_stopped(self) -> None:
         if self._stopped is None:
             return
-        held = [*self.reporters.values(), *self._leaving.values()]
-        if any(reporter.alive and not reporter.unkillable for reporter in held):
+        if any(not reporter.unkillable for reporter in self._alive):
             return
         if any(not ending.stuck for ending in self._swept.values()):
             return
         done, self._stopped = self._stopped, None
+        for reporter in self.reporters.values():
+            reporter.close()
         if self.group is not None:
             self.group.remove()
         done()

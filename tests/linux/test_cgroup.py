@@ -8,7 +8,7 @@ import pytest
 
 from tests.linux.kernel import Kernel
 from xce.linux import cgroup
-from xce.linux.cgroup import Cgroup
+from xce.linux.cgroup import Cgroup, Inhabited
 from xce.linux.reaper import Exit
 from xce.linux.spawn import Child, spawn
 
@@ -62,6 +62,24 @@ def test_a_signal_reaches_every_process_of_the_group(kernel: Kernel, group: Cgro
     kernel.until(lambda: len(group.pids()) == 3)
     assert group.signal(signal.SIGTERM) == 3
     kernel.until(lambda: ends and not group.populated())
+
+
+def test_asking_often_gives_the_same_answers_also_after_the_group_was_made_anew(
+    kernel: Kernel, group: Cgroup
+) -> None:
+    inner = group.child("inner")
+    often = Inhabited(inner)
+    assert not often.populated()  # not there yet
+    for _ in range(2):
+        inner.create()
+        assert not often.populated()
+        start(kernel, inner, "exec sleep 60")
+        kernel.until(often.populated)
+        often.kill()
+        kernel.until(lambda: not often.populated())
+        kernel.until(inner.remove)
+    often.close()
+    often.close()
 
 
 def test_limits_say_when_their_controller_is_not_there(group: Cgroup) -> None:

@@ -103,7 +103,7 @@ def test_a_signal_goes_to_this_child_only_while_it_lives(kernel: Kernel) -> None
     assert child.signal(signal.SIGTERM)
     kernel.until(lambda: ends)
     assert ends == [Exit(signal=15)]
-    assert child.pidfd == -1
+    assert not child.alive
     assert not child.signal(signal.SIGTERM)
 
 

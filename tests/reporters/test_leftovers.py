@@ -47,7 +47,7 @@ def test_what_a_killed_agent_left_behind_is_ended_before_its_reporter_runs_again
     assert node.told["busy"][0].cause == "a run from before is being ended"
     node.ran("busy")
     node.until(lambda: not old & {one.pid for one in node.children()})
-    node.until(lambda: [group.name for group in node.group.children()] == ["busy"])  # type: ignore[union-attr]
+    node.until(lambda: [group.name for group in node.group.children()] == ["reporter-busy"])  # type: ignore[union-attr]
     assert node.now("busy").cause == ""
 
 

@@ -84,7 +84,7 @@ touch mine && stat -c '%U %a' "$XCE_STATE_DIR"
     assert rest[4] in ("409600", "unlimited")  # by the control group where it has memory.max
     assert rest[5] == rest[6]  # its own session
     if node.group is not None:
-        assert rest[7].endswith(f"{node.group.name}/cage")
+        assert rest[7].endswith(f"{node.group.name}/reporter-cage")
     assert rest[8] == "nobody 700"
 
 
@@ -335,10 +335,12 @@ def test_hostile_names_do_no_harm(node: Node) -> None:
         (node.directory / name).chmod(0o755 if name != "README" else 0o644)
     os.mkfifo(node.directory / "fifo", 0o755)
     (node.directory / "folder").mkdir()
-    node.script("good", GOOD)
+    for name in ("good", "cgroup.procs", "pids.max", "CON", "a-b_c.d"):
+        node.script(name, GOOD)
     node.start()
-    node.ran("good")
-    assert set(node.results) == {"good"}
+    for name in ("good", "cgroup.procs", "pids.max", "CON", "a-b_c.d"):
+        assert node.ran(name).fault == ""
+    assert len(node.results) == 5
     refused = {name: told[-1] for name, told in node.told.items() if told[-1].state == "refused"}
     assert set(refused) == {"a b", "new\\nline", "-rf", "ü", "$(reboot)", "x" * 61 + "...", "bad\\xff"}
     assert all("cannot be used as a name" in told.cause for told in refused.values())

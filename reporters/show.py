@@ -1,0 +1,63 @@
+"""A reporter as others see it: the message for the broker, and the whole story for `status` and `explain`."""
+
+from typing import TYPE_CHECKING
+
+from xce.model import message
+from xce.reporters.result import View
+
+if TYPE_CHECKING:
+    from xce.reporters.reporter import Reporter
+
+
+def told(reporter: "Reporter") -> message.ReporterState:
+    """What everybody may know. `refused` and `conditions` are not known here."""
+    candidate, timing = reporter.candidate, reporter.timing
+    return message.ReporterState(
+        state=reporter.shown().value,
+        cause=reporter.held_back or reporter.cause,
+        note="; ".join(part for part in (candidate.warning, reporter.person.note) if part),
+        path=candidate.path,
+        script=candidate.digest[:16],
+        mode=candidate.settings.mode.value,
+        interval_ms=round(timing.interval * 1000),
+        ttl_ms=round(timing.ttl * 1000),
+        runs=reporter.runs,
+        failures=reporter.failures,
+        overruns=reporter.overruns,
+        abandoned=len(reporter.unkillable),
+    )
+
+
+def view(reporter: "Reporter", now: float) -> View:
+    """Everything, as it is at `now` of the loop's clock."""
+    shown, result, run = told(reporter), reporter.result, reporter.run
+    return View(
+        name=reporter.name,
+        state=reporter.state.value,
+        cause=shown.cause,
+        note=shown.note,
+        path=shown.path,
+        digest=reporter.candidate.digest,
+        mode=shown.mode,
+        user=reporter.user,
+        interval=reporter.timing.interval,
+        timeout=reporter.timing.timeout,
+        ttl=reporter.timing.ttl,
+        weight=reporter.candidate.settings.weight,
+        runs=reporter.runs,
+        failures=reporter.failures,
+        failures_in_a_row=reporter.in_a_row,
+        overruns=shown.overruns,
+        pid=run.child.pid if run and run.child.alive else None,
+        running_for=now - run.started_at if run else None,
+        next_run_in=reporter.next_run_in,
+        last_run_ago=now - result.started_at if result else None,
+        last_duration=result.duration if result else None,
+        last_exit=str(result.exit) if result and result.exit else "",
+        last_fault=result.fault if result else "",
+        notes=result.notes if result else [],
+        stderr=result.stderr if result else "",
+        unkillable=reporter.unkillable,
+        unkillable_for=now - reporter.unkillable_since if reporter.unkillable else None,
+        group=reporter.group,
+    )

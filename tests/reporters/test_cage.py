@@ -1,0 +1,165 @@
+"""The cage as a plan: whom it admits, what it asks for. That it holds is tried in test_supervisor.py."""
+
+import resource
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.reporters.node import ROOT, Node
+from xce.linux.users import User
+from xce.model.configuration import Limits, ReporterSettings
+from xce.reporters import cage
+from xce.reporters.directory import Candidate
+
+SITE = User("site", 990, 991)
+USERS = {"xce-reporter": User("xce-reporter", 999, 998), "site": SITE, "root": User("root", 0, 0)}
+POLICY = cage.Policy(uid=0, user="xce-reporter", allow_root=["smart"])
+
+
+def candidate(
+    *,
+    name: str = "free",
+    mode: int = 0o755,
+    uid: int = 0,
+    gid: int = 0,
+    settings: ReporterSettings | None = None,
+) -> Candidate:
+    return Candidate(
+        name=name,
+        path=f"/r/{name}",
+        interpreter="/bin/sh",
+        mode=mode,
+        uid=uid,
+        gid=gid,
+        settings=settings or ReporterSettings(),
+    )
+
+
+def admit(one: Candidate) -> cage.Person:
+    return cage.admit(one, POLICY, USERS.get)
+
+
+def test_the_default_user_the_reporters_own_and_root_by_name() -> None:
+    assert admit(candidate()).user == USERS["xce-reporter"]
+    assert admit(candidate(settings=ReporterSettings(user="site"))).user == SITE
+    assert admit(candidate(name="smart", settings=ReporterSettings(user="root"))).user == USERS["root"]
+
+
+def test_an_alias_of_root_is_root() -> None:
+    alias = {"toor": User("toor", 0, 0)}
+    with pytest.raises(cage.NotAdmittedError, match=r"under reporters\.allow_root"):
+        cage.admit(candidate(settings=ReporterSettings(user="toor")), POLICY, alias.get)
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "gid", "admitted"),
+    [
+        (0o755, 0, 0, True),
+        (0o711, 0, 0, False),  # an interpreter could not read it
+        (0o750, 0, 998, True),
+        (0o750, 0, 0, False),
+        (0o500, 999, 0, True),
+        (0o055, 999, 0, False),  # the owner's bits count for the owner
+    ],
+)
+def test_a_script_must_be_readable_by_its_user(mode: int, uid: int, gid: int, admitted: bool) -> None:
+    one = candidate(mode=mode, uid=uid, gid=gid)
+    if admitted:
+        admit(one)
+    else:
+        with pytest.raises(cage.NotAdmittedError, match="cannot read and execute /r/free"):
+            admit(one)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (ReporterSettings(environment={"XCE_NODE": "me"}), "'XCE_NODE' is the agent's to set"),
+        (ReporterSettings(environment={"A=B": "x"}), "'A=B' cannot be set"),
+        (ReporterSettings(environment={"A": "x\0y"}), "'A' cannot be set"),
+        (ReporterSettings(arguments=["a\0b"]), "NUL"),
+    ],
+)
+def test_settings_that_cannot_be_carried_out_are_refused(settings: ReporterSettings, problem: str) -> None:
+    with pytest.raises(cage.NotAdmittedError, match=problem):
+        admit(candidate(settings=settings))
+
+
+@given(argument=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30))
+def test_no_argument_becomes_shell_text(argument: str) -> None:
+    bounds = cage.bounds(Limits(), memory_held=True, processes_held=True, own_user=False)
+    argv = cage.command(cage.Person(user=SITE), bounds, group="/g", directory="/d", arguments=[argument])
+    assert argv[-2:] == ["/proc/self/fd/9", argument]
+    plain = cage.command(cage.Person(user=SITE), bounds, group="/g", directory="/d")
+    assert argv[:-1] == plain
+
+
+def test_only_root_keeps_capabilities() -> None:
+    bounds = cage.bounds(Limits(), memory_held=True, processes_held=True, own_user=False)
+    for user, dropped in ((SITE, True), (USERS["root"], False)):
+        argv = cage.command(cage.Person(user=user), bounds, group="", directory="/d")
+        assert ("--bounding-set=-all" in argv) == dropped
+        assert "--no-new-privs" in argv
+        assert "--clear-groups" in argv
+
+
+def test_limits_stay_below_what_we_may_give_and_are_left_out_where_the_group_holds_them() -> None:
+    def ceiling(which: int) -> tuple[int, int]:
+        return (0, 100) if which == resource.RLIMIT_NOFILE else (0, resource.RLIM_INFINITY)
+
+    limits = Limits(open_files=256, memory_mb=1, file_size_mb=1, processes=7)
+    bounds = cage.bounds(limits, memory_held=False, processes_held=False, own_user=True, ceiling=ceiling)
+    assert (bounds.open_files, bounds.file_blocks, bounds.data_kib, bounds.processes) == (100, 2048, 1024, 7)
+    held = cage.bounds(limits, memory_held=True, processes_held=True, own_user=True, ceiling=ceiling)
+    assert (held.data_kib, held.processes) == (0, 0)
+    shared = cage.bounds(limits, memory_held=False, processes_held=False, own_user=False, ceiling=ceiling)
+    assert shared.processes == 0  # the kernel counts them per user: others would be hit
+
+
+def test_a_failed_start_is_told_from_a_scripts_own_failure() -> None:
+    one = candidate()
+    fd = "setpriv: failed to execute /proc/self/fd/9: "
+    missing = "cannot start /r/free: the interpreter on its first line, /bin/sh, is not there"
+    assert cage.start_problem(127, fd + "No such file or directory", one) == missing
+    assert cage.start_problem(126, fd + "Permission denied", one) == "cannot start /r/free: Permission denied"
+    assert cage.start_problem(125, "xce-cage: 1: cannot create /g", one).startswith("cannot enter its cage")
+    assert cage.start_problem(127, "free: 3: lmstat: not found", one) == ""
+    assert cage.start_problem(125, "no licence", one) == ""
+    assert cage.start_problem(1, fd, one) == ""
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
+def test_a_reporter_with_a_user_of_its_own_cannot_start_processes_without_end(node: Node) -> None:
+    """Without the pids controller; with it, the group's pids.max holds."""
+    bomb = "#!/bin/sh\nn=0\nwhile [ $n -lt 60 ]; do sleep 5 & n=$((n + 1)); done\nexit 0\n"
+    node.script(
+        "bomb", bomb, "user: daemon\nlimits: {processes: 12}\ngrace: 0.1\ntimeout: 20\ninterval: 60\n"
+    )
+    node.start()
+    most = 0
+    while not node.runs("bomb"):
+        node.kernel.during(0.02)
+        most = max(most, len(node.children()))
+    assert most <= 13
+    assert "fork" in node.runs("bomb")[0].stderr
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
+def test_a_root_reporter_runs_with_privileges_that_cannot_grow(node: Node) -> None:
+    script = "#!/bin/sh\ngrep -E '^(Uid|CapEff|NoNewPrivs|Groups):' /proc/self/status | tr -s '\\t ' ' '\n"
+    node.script("smart", script, "user: root\n")
+    node.start(allow_root=["smart"])
+    lines = [line.decode().strip() for line in node.ran("smart").lines if isinstance(line, bytes)]
+    status = dict(line.split(":", 1) for line in lines)
+    assert status["Uid"].strip() == "0 0 0 0"
+    assert int(status["CapEff"], 16) != 0
+    assert status["NoNewPrivs"].strip() == "1"
+    assert status["Groups"].strip() == ""
+
+
+def test_a_file_that_grows_without_end_ends_at_its_limit(node: Node) -> None:
+    node.script("fill", "#!/bin/sh\nexec cat /dev/zero > big\n", "limits: {file_size_mb: 1}\n")
+    node.start()
+    assert node.ran("fill").fault == "killed by SIGXFSZ"
+    assert (node.base / "state/reporters/fill/big").stat().st_size == 1 << 20
