@@ -6,7 +6,7 @@ and again when `due` says so. A test, a simulator with thousands of cores, or `l
 
 What the node holds is behind `Book`. Nothing is queued for the broker here: what changed while the link was
 away is told by its newest state, so a long outage costs no memory. The rules of the protocol stand in
-docs/protocol.md.
+docs/agent-link.md.
 """
 
 from collections.abc import Callable, Collection, Iterable
