@@ -40,7 +40,7 @@ class ChildFailed(Exception):
 class Child:
     """A running process. What it prints goes to a file; with `answers` stdout is read here, line by line."""
 
-    def __init__(self, argv: Sequence[str], log: Path, *, answers: bool = False) -> None:
+    def __init__(self, argv: Sequence[str], log: Path, *, answers: bool = False, **variables: str) -> None:
         self.argv, self.log = list(argv), log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -49,7 +49,7 @@ class Child:
                 stdout=subprocess.PIPE if answers else errors,
                 stderr=errors,
                 cwd=ROOT,
-                env=environment(),
+                env={**environment(), **variables},
                 start_new_session=True,
             )
         self.pid = self._process.pid
@@ -103,9 +103,9 @@ class Child:
 
 
 @contextmanager
-def started(argv: Sequence[str], log: Path, *, answers: bool = False) -> Iterator[Child]:
-    """A process for as long as the block lasts."""
-    child = Child(argv, log, answers=answers)
+def started(argv: Sequence[str], log: Path, *, answers: bool = False, **variables: str) -> Iterator[Child]:
+    """A process for as long as the block lasts; `variables` are added to its environment."""
+    child = Child(argv, log, answers=answers, **variables)
     try:
         yield child
     finally:

@@ -1,8 +1,9 @@
 """The product's own programs, started as an admin would: from their commands and configuration files."""
 
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from bench.children import Child, connects, free_port, started, wait_for
 from xce.model.resource import ResourceType
 from xce.wire import keys
 
+_REMEMBERS_S = 2.0
 AGENT_KEY, CONTROLLER_KEY, BROKER_KEY = "agent", "controller", "broker"
 
 
@@ -123,9 +125,18 @@ def new_agent(
     return directory / "agent.yaml"
 
 
-def agent_command(configuration: Path) -> list[str]:
-    """What starts the agent."""
-    return command("xce.agent.cli", "run", "--config", str(configuration))
+def running_agent(configuration: Path) -> AbstractContextManager[Child]:
+    """The agent's process, with the directory that its unit gives it."""
+    argv = command("xce.agent.cli", "run", "--config", str(configuration))
+    state, log = configuration.parent / "state", configuration.with_suffix(".log")
+    return started(argv, log, STATE_DIRECTORY=str(state))
+
+
+def start_once(configuration: Path) -> None:
+    """Let an agent find out what it remembers from then on, as on any host where it ran before."""
+    with running_agent(configuration) as child:
+        wait_for((configuration.parent / "run" / "agent.sock").exists, child, "running")
+        time.sleep(_REMEMBERS_S)
 
 
 def command(module: str, *arguments: str) -> list[str]:

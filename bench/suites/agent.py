@@ -70,7 +70,8 @@ def _start(
     for program, name, reporters in ((AGENT, "rest", {}), (BUSY, "busy", scripts)):
         settings = {"interval": _EACH_S}
         files = product.new_agent(work / name, broker, name=name, reporters=reporters, settings=settings)
-        programs[program] = stack.enter_context(started(product.agent_command(files), work / f"{name}.log"))
+        product.start_once(files)
+        programs[program] = stack.enter_context(product.running_agent(files))
     sleeper = [sys.executable, "-c", f"import time\nwhile True: time.sleep({_EACH_S})"]
     programs[BARE] = stack.enter_context(started(sleeper, work / "bare.log"))
     if options.peers and not nodepeers.exporter_missing():

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import machine, product
-from bench.children import Child, ChildFailed, started
+from bench.children import Child, ChildFailed
 from bench.figures import Cell, Result, figure, ratio
 from bench.suite import Lines, Options, without_verdict
 from xce.model.resource import Kind, ResourceType
@@ -44,7 +44,8 @@ def _measure(options: Options, stack: ExitStack, work: Path) -> Lines:
     for name, scripts in (("rest", 0), ("busy", _SCRIPTS)):
         texts = {f"bench{number}": _SCRIPT.format(number=number) for number in range(scripts)}
         files = product.new_agent(work / name, broker, name=name, reporters=texts, settings={"interval": 1})
-        agents.append(stack.enter_context(started(product.agent_command(files), work / f"{name}.log")))
+        product.start_once(files)
+        agents.append(stack.enter_context(product.running_agent(files)))
     script = str(work / "busy" / "reporters.d" / "bench0")
     time.sleep(options.pick(5, 3))
     ours: list[float] = []

@@ -9,12 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import nodepeers, product
-from bench.children import ROOT, ChildFailed, environment, started, wait_for
+from bench.children import ROOT, ChildFailed, environment, wait_for
 from bench.figures import Cell, Result, figure, ratio
 from bench.suite import Lines, Options, without_verdict
 from xce.broker.client import Broker, Changed, Client, Watch
 
 GOALS = ("G24", "G24.time", "G25", "G25.time")
+_HOST = "node00"
 _LATE_S = 20
 
 
@@ -24,7 +25,7 @@ def run(options: Options) -> Lines:
         with ExitStack() as stack:
             work = Path(stack.enter_context(TemporaryDirectory(prefix="xce-bench-")))
             (work / "broker").mkdir()
-            broker = product.new_broker(work / "broker", hosts=["node[00-99]"])
+            broker = product.new_broker(work / "broker", hosts=[_HOST])
             stack.enter_context(product.running(broker))
             yield from _starts(options, work, broker)
             yield from _statuses(options, work, broker)
@@ -33,16 +34,16 @@ def run(options: Options) -> Lines:
 
 
 def _starts(options: Options, work: Path, broker: product.Broker) -> Lines:
+    files = product.new_agent(work / "agent", broker, name=_HOST)
+    product.start_once(files)
     peers = options.peers and not nodepeers.exporter_missing()
     ours: list[float] = []
     theirs: list[float] = []
     bare: list[float] = []
     with Client(Broker(f"ipc://{broker.local}")) as client:
         watch = client.watch()
-        for number in range(options.repetitions * 2 + 1):
-            name = f"node{number:02d}"  # a host that is new, so that its first values are news
-            files = product.new_agent(work / name, broker, name=name)
-            ours.append(_first_values(work, files, watch, f"host:{name}"))
+        for _ in range(options.repetitions * 2 + 1):
+            ours.append(_first_values(files, watch))
             bare.append(_wall([sys.executable, "-c", "pass"]))
             if peers:
                 theirs.append(_first_scrape(work))
@@ -60,16 +61,16 @@ def _starts(options: Options, work: Path, broker: product.Broker) -> Lines:
     yield Result(goal="G24.time", judged=found, measured=found, floor=figure(bare), unit="ms")
 
 
-def _first_values(work: Path, files: Path, watch: Watch, location: str) -> float:
+def _first_values(files: Path, watch: Watch) -> float:
     """Milliseconds from the exec of the agent until a watcher has its load indices."""
     while watch.next(0.3) is not None:
         pass
     start = time.monotonic()
-    with started(product.agent_command(files), work / "agent.log") as child:
+    with product.running_agent(files) as child:
         while time.monotonic() - start < _LATE_S:
             event = watch.next(0.05)
-            change = event.delta.locations.get(location) if isinstance(event, Changed) else None
-            if change and "mem" in change.values:
+            change = event.delta.locations.get(f"host:{_HOST}") if isinstance(event, Changed) else None
+            if change and any(isinstance(value, int | float) for value in change.values.values()):
                 return (time.monotonic() - start) * 1e3
         raise ChildFailed(child.story("its values did not come"))
 
@@ -82,11 +83,11 @@ def _first_scrape(work: Path) -> float:
 
 
 def _statuses(options: Options, work: Path, broker: product.Broker) -> Lines:
-    files = product.new_agent(work / "shown", broker, name="node99")
+    files = product.new_agent(work / "shown", broker, name=_HOST)
     status = product.command("xce.agent.cli", "status", "--socket", str(files.parent / "run" / "agent.sock"))
     ours: list[float] = []
     bare: list[float] = []
-    with started(product.agent_command(files), work / "shown.log") as child:
+    with product.running_agent(files) as child:
         wait_for(lambda: _run(status).returncode == 0, child, "well")
         for _ in range(options.repetitions * 4 + 1):
             ours.append(_wall(status))
