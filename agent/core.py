@@ -10,11 +10,11 @@ docs/agent-link.md.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol, TypeAlias
 
 import msgspec
 
-from xce.model.instance import Inventory, InventoryRef
+from xce.agent.book import Book
+from xce.agent.effect import Close, Deliver, Effect, Judge, Learn, Open, Send, Shown
 from xce.model.link import LINK, Phase, PhaseEvent
 from xce.model.message import (
     PROTOCOL,
@@ -35,13 +35,11 @@ from xce.model.message import (
     Refused,
     Report,
     ReporterNews,
-    ReporterState,
     Resync,
     Standing,
     TypesNews,
     Welcome,
 )
-from xce.model.resource import ResourceType
 from xce.model.value import Absent, Reading
 
 TICK_S = 0.1
@@ -58,59 +56,6 @@ SHORTEST_RETRY_S, LONGEST_RETRY_S = 0.1, 3600.0
 NEVER = float("inf")
 
 
-class Book(Protocol):
-    """What a node holds, and what of it has not been told yet. Telling clears; a hello clears all values."""
-
-    cold: bool
-    """Just started: what is not in it may only not have been heard yet. Nothing may be withdrawn for that."""
-
-    def pending(self) -> bool:
-        """Whether any `take` might give something."""
-
-    def take_feeds(self, now: float, *, urgent_s: float) -> list[FeedTick]:
-        """Values that changed since they were last taken, by reporter.
-
-        Also, without values, feeds that were refreshed and whose time to live is shorter than `urgent_s`: the
-        broker must not count them as stale before the next heartbeat tells their age.
-        """
-
-    def take_states(self, *, counters: bool) -> dict[str, ReporterState | None]:
-        """States that changed; None: gone. With `counters` also those of which only a counter moved."""
-
-    def take_inventories(self) -> list[Inventory | str]:
-        """Inventories that are new; the reporter's name where one is gone."""
-
-    def take_declared(self) -> dict[str, list[ResourceType]]:
-        """Types that the node's NAME.yaml files declare and the broker has not been asked about, by file."""
-
-    def forget_told(self, now: float) -> None:
-        """Count everything as told: a hello with the digest of the whole is about to be sent."""
-
-    def untold_types(self) -> None:
-        """Count declared types as not told: there is a new broker to ask."""
-
-    def all_feeds(self, now: float) -> list[FeedTick]:
-        """The whole table."""
-
-    def all_states(self) -> dict[str, ReporterState]:
-        """The state of every reporter."""
-
-    def inventory(self, reporter: str) -> Inventory | None:
-        """A reporter's inventory, if it has one."""
-
-    def references(self) -> dict[str, InventoryRef]:
-        """References of all inventories."""
-
-    def ages_ms(self, now: float) -> dict[str, int]:
-        """Age of each reporter's last good frame."""
-
-    def digest(self) -> str:
-        """`model.value.digest` of the whole table as it is told, ages not applied."""
-
-    def types_digest(self) -> str:
-        """`model.resource.types_digest` of the cluster's types that the node works by."""
-
-
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Who says hello."""
 
@@ -121,45 +66,6 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str = ""
     nonce: str = ""
     address: str = ""
-
-
-class Open(msgspec.Struct, frozen=True):
-    """Make a socket."""
-
-
-class Close(msgspec.Struct, frozen=True):
-    """Drop the socket."""
-
-
-class Send(msgspec.Struct, frozen=True):
-    """Send a message; when that fails, say so (`Core.unsent`)."""
-
-    message: msgspec.Struct
-
-
-class Learn(msgspec.Struct, frozen=True):
-    """The cluster's types, whole: work by them from now on."""
-
-    types: list[ResourceType]
-
-
-class Judge(msgspec.Struct, frozen=True):
-    """What became of declared types: name to '' or the reason for refusing it."""
-
-    types: dict[str, str]
-
-
-class Deliver(msgspec.Struct, frozen=True):
-    """An answer to a question that was put with `ask`."""
-
-    answer: Mine | Failed
-
-
-class Shown(msgspec.Struct, frozen=True):
-    """What the broker says of us has changed (`Core.standing`)."""
-
-
-Effect: TypeAlias = Open | Close | Send | Learn | Judge | Deliver | Shown
 
 
 class Core:

@@ -7,7 +7,8 @@ A message that cannot be encoded or is too long is dropped, counted and shown: i
 
 from collections.abc import Callable
 
-from xce.agent.core import NEVER, Close, Core, Effect, Open, Send
+from xce.agent.core import NEVER, Core
+from xce.agent.effect import Close, Effect, Open, Send
 from xce.linux.loop import Loop, Timer
 from xce.model.message import DOCUMENT_BYTES, Welcome
 from xce.wire import codec

@@ -1,4 +1,4 @@
-"""What the agent writes to its log (stderr, so the journal's), and to the service manager.
+"""What the agent writes to its log: stderr, so the journal's.
 
 A fault is written once when it begins and once when it ends; what happens in between is counted and shown by
 `status`. Nothing secret comes here: callers pass words, never keys, frames or environments.
@@ -6,7 +6,6 @@ A fault is written once when it begins and once when it ends; what happens in be
 
 import os
 import sys
-from collections.abc import Callable
 from typing import TextIO
 
 NOTICE, WARNING = 5, 4
@@ -51,26 +50,3 @@ class Log:
             print(f"<{priority}>{line}" if self._journal else line, file=self._stream, flush=True)
         except (OSError, ValueError):
             return  # a closed or full log must not end the agent
-
-
-Notify = Callable[[str], object]
-
-
-def service_manager() -> Notify | None:
-    """What tells systemd of our state (sd_notify(3)); None where nobody listens."""
-    if not os.environ.get("NOTIFY_SOCKET"):
-        return None
-    from systemd import daemon  # noqa: PLC0415 - only under systemd
-
-    def notify(state: str) -> object:
-        return daemon.notify(state)
-
-    return notify
-
-
-def watchdog_interval_s() -> float | None:
-    """How often systemd wants to hear of us: half of WATCHDOG_USEC (sd_watchdog_enabled(3))."""
-    microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
-    if not microseconds.isdecimal() or (pid and pid != str(os.getpid())):
-        return None
-    return int(microseconds) / 2e6

@@ -68,7 +68,8 @@ class Operations:
 
     def _reset(self, request: Request, reply: Reply) -> None:
         name = str(request.get("reporter", ""))
-        if self._daemon.reset(name):
+        crew = self._daemon.crew
+        if crew is not None and crew.reset(name):
             reply({"reset": name})
         else:
             known = ", ".join(sorted(self._daemon.node.states)) or "none"
@@ -108,7 +109,7 @@ def explanation(daemon: "Daemon", name: str) -> dict[str, Any]:
     node, now = daemon.node, daemon.loop.now()
     found = node.table.explain(name, now)
     kind = node.types.in_force.get(name.partition("@")[0])
-    refusals = daemon.refusals_of(name)
+    refusals = daemon.crew.refusals_of(name) if daemon.crew else []
     if found is None and kind is None and not refusals:
         return {"error": f"cannot explain {name!r}: no such resource type, and no reporter has given it"}
     document: dict[str, Any] = {

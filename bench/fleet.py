@@ -48,7 +48,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table:
-    """`xce.agent.core.Book` with readings that change only when they are told to, and never age."""
+    """`xce.agent.book.Book` with readings that change only when they are told to, and never age."""
 
     cold = False
 

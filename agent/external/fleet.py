@@ -13,7 +13,8 @@ from pathlib import Path
 
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
 from xce.agent.cli.options import Options, UsageError
-from xce.agent.core import Core, Effect, Identity, Judge, Learn
+from xce.agent.core import Core, Identity
+from xce.agent.effect import Effect, Judge, Learn
 from xce.agent.link import Link
 from xce.agent.node import Node
 from xce.agent.types import Types

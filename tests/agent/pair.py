@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from tests.broker.world import TYPES, World, site
-from xce.agent.core import Close, Core, Identity, Judge, Learn, Open, Send
+from xce.agent.core import Core, Identity
+from xce.agent.effect import Close, Judge, Learn, Open, Send
 from xce.agent.node import Node
 from xce.agent.types import Types
 from xce.model import message as m

@@ -8,7 +8,8 @@ import pytest
 
 from tests.agent.pad import Pad
 from xce.agent import core
-from xce.agent.core import Close, Core, Deliver, Identity, Learn, Open, Send, Shown, in_ticks
+from xce.agent.core import Core, Identity, in_ticks
+from xce.agent.effect import Close, Deliver, Learn, Open, Send, Shown
 from xce.model.instance import Instance, Inventory
 from xce.model.link import Phase
 from xce.model.message import (

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from xce.agent import log
 from xce.agent.log import Log
+from xce.agent.service import Service
 
 
 def test_a_fault_is_written_twice_whatever_happens_in_between() -> None:
@@ -53,7 +53,7 @@ def test_the_watchdog_is_kicked_at_half_its_time_if_it_is_ours(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert log.watchdog_interval_s() == expected
+    assert Service().watchdog_s() == expected
 
 
 def test_the_diet_keeps_openssl_out_and_hashes_work_all_the_same() -> None:

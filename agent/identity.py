@@ -1,0 +1,47 @@
+"""Who this process is to the broker, and the keys that prove it."""
+
+import os
+import socket
+from pathlib import Path
+
+from xce.agent.core import Identity
+from xce.linux import proc
+from xce.model import VERSION
+from xce.model.configuration import AgentFile, ExternalFile
+from xce.model.role import Role
+from xce.wire import keys
+from xce.wire.keys import KeyFileError, KeyPair
+
+
+def name_of(settings: AgentFile | ExternalFile, role: Role) -> str:
+    """As configured, else the host's name, or an external reporter's key's. Raises `KeyFileError`."""
+    if settings.name or role is Role.AGENT:
+        return settings.name or socket.gethostname()
+    return keys.load(Path(settings.key), secret=False).name
+
+
+def identity(name: str, role: Role) -> Identity:
+    """What hello says: a new nonce for each process."""
+    return Identity(
+        role=role.value,
+        name=name,
+        software=VERSION,
+        machine_id=proc.machine_id(),
+        boot_id=proc.boot_id(),
+        nonce=os.urandom(8).hex(),
+        address=f"{socket.gethostname()} pid {os.getpid()}",
+    )
+
+
+def credentials(settings: AgentFile | ExternalFile) -> tuple[KeyPair | None, bytes | None]:
+    """Our key and the broker's, read anew for each socket, so that a repaired file is enough.
+
+    None on a local socket, which is guarded by its file mode. Raises ValueError in words.
+    """
+    if settings.broker.startswith("ipc://"):
+        return None, None
+    try:
+        ours = keys.load(Path(settings.key), secret=True)
+        return ours, keys.load(Path(settings.broker_key), secret=False).public
+    except KeyFileError as error:
+        raise ValueError(str(error)) from error
