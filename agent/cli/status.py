@@ -101,6 +101,7 @@ def head(status: Status) -> list[tuple[str, str]]:
 
 def row(reporter: Status) -> tuple[str, ...]:
     """One reporter's line."""
+    counted = reporter["mode"] != "builtin"
     return (
         reporter["name"],
         reporter["state"],
@@ -109,8 +110,8 @@ def row(reporter: Status) -> tuple[str, ...]:
         ago(reporter["last_run_s"]),
         f"in {span(reporter['next_run_s'])}" if reporter["next_run_s"] is not None else "",
         span(reporter["took_s"]),
-        str(reporter["runs"]),
-        str(reporter["failures"]),
+        str(reporter["runs"]) if counted else "",
+        str(reporter["failures"]) if counted else "",
     )
 
 

@@ -235,6 +235,24 @@ def test_doctor_does_not_hang_with_the_host(site: Site) -> None:
     assert "hangs" in last["text"]
 
 
+def test_on_a_terminal_the_status_has_colours_and_says_the_same(site: Site) -> None:
+    agent = alone(site)
+    agent.script("fails", "#!/bin/sh\nprintf '\\033[2Jboo' >&2\nexit 4\n", interval=60)
+    agent.start()
+    site.until(lambda: agent.reporter("fails").get("runs") == 1)
+    ours, theirs = os.openpty()
+    argv = [*python("xce.agent.cli"), "status", "--socket", agent.socket]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "TERM": "xterm", "COLUMNS": "120"}
+    code = subprocess.run(argv, stdout=theirs, env=environment, check=False, timeout=20).returncode
+    os.close(theirs)
+    text = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert code == 1
+    assert "\x1b[33mbackoff" in text
+    assert "\x1b[2J" not in text, "a script cannot clear the screen"
+    assert "\\x1b[2Jboo" in text
+
+
 def test_a_command_that_is_used_wrongly_says_so_and_ends_with_2(site: Site) -> None:
     agent = alone(site)
     for argv in (
