@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-from xce.model.value import Value, digest_of
+from xce.model.value import Count, Value, digest_of, is_finite
 
 INSTANCES = 4096
 ATTRIBUTES = 128
@@ -37,7 +37,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     health: Health = Health.AVAILABLE
     reason: str = ""
     attributes: dict[str, Value] = {}
-    capacity: dict[str, int] = {}
+    capacity: dict[str, Count] = {}
     """Counters that choices draw from, as integers."""
 
     def __post_init__(self) -> None:
@@ -47,13 +47,16 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"instance {self.id}: kind is empty")
         if len(self.attributes) > ATTRIBUTES:
             raise ValueError(f"instance {self.id}: more than {ATTRIBUTES} attributes")
+        for name, value in self.attributes.items():
+            if isinstance(value, int | float) and not is_finite(value):
+                raise ValueError(f"instance {self.id}: attribute {name} is not a finite 64-bit number")
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A complete (or openly incomplete) set of instances of one reporter."""
 
     reporter: str
-    generation: int
+    generation: Count
     complete: bool
     instances: list[Instance] = []
 
@@ -73,9 +76,9 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class InventoryRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a snapshot carries of an inventory: enough to know whether the body held is the newest."""
 
-    generation: int
+    generation: Count
     complete: bool
-    count: int
+    count: Count
     digest: str
 
 

@@ -15,7 +15,7 @@ import msgspec
 from xce.model.instance import Inventory, InventoryRef
 from xce.model.resource import ResourceType
 from xce.model.supply import Hold, PoolAmount, Source
-from xce.model.value import Reading
+from xce.model.value import Count, Reading
 
 PROTOCOL = 1
 TICK_BYTES = 1 << 20
@@ -30,8 +30,8 @@ class FeedTick(msgspec.Struct, frozen=True, array_like=True):
     """What one reporter has new."""
 
     reporter: str
-    run: int
-    age_ms: int
+    run: Count
+    age_ms: Count
     """Age of its last good frame."""
     values: dict[str, Reading | None] = {}
     """Only what changed; None: withdrawn."""
@@ -40,7 +40,7 @@ class FeedTick(msgspec.Struct, frozen=True, array_like=True):
 class Report(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """Changed readings of one tick, all reporters in one message."""
 
-    sequence: int
+    sequence: Count
     """Counts the ticks of one connection from 1; a gap makes the broker ask for everything."""
     feeds: list[FeedTick]
     full: bool = False
@@ -50,8 +50,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="r"):
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="h"):
     """Alive; answered with `Pulse`. Shares the sequence of `Report`."""
 
-    sequence: int
-    ages_ms: dict[str, int]
+    sequence: Count
+    ages_ms: dict[str, Count]
     """Reporter to age of its last good frame; ageing alone makes no delta."""
     digest: str = ""
     """`model.value.digest` of the whole table, now and then; '' when left out."""
@@ -80,15 +80,15 @@ class ReporterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     script: str = ""
     """First 16 hex digits of the SHA-256 of what runs."""
     mode: str = ""
-    interval_ms: int = 0
+    interval_ms: Count = 0
     """Effective, after the governor's stretch."""
-    ttl_ms: int = 0
-    runs: int = 0
-    failures: int = 0
-    overruns: int = 0
-    refused: int = 0
+    ttl_ms: Count = 0
+    runs: Count = 0
+    failures: Count = 0
+    overruns: Count = 0
+    refused: Count = 0
     """Values refused in the last run."""
-    abandoned: int = 0
+    abandoned: Count = 0
     """Children that cannot be killed."""
     conditions: list["ReportedCondition"] = []
 

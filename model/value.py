@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,9 @@ Value: TypeAlias = bool | int | float | str | list[str]
 
 LARGEST_INTEGER = 2**63 - 1
 """Integers beyond this cannot travel in MessagePack and are refused where they enter."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A whole number that a peer says and others are told: JSON could bring one that MessagePack cannot carry."""
 
 
 class Presence(StrEnum):

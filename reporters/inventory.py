@@ -75,6 +75,8 @@ def _instance(item: object) -> Instance | str:
         unit = msgspec.convert(item, Instance)
     except msgspec.ValidationError as error:
         return in_words(error)
+    except UnicodeEncodeError:  # a lone surrogate in one of its keys
+        return _INVISIBLE
     return _text_problem(unit) or unit
 
 
@@ -86,12 +88,11 @@ def _text_problem(unit: Instance) -> str:
         if len(text.encode(errors="surrogatepass")) > TEXT_BYTES:
             return f"a text in it is longer than {TEXT_BYTES} bytes"
         if not text.isprintable():
-            return "a text in it holds a control or invisible character"
-    if any(amount < 0 for amount in unit.capacity.values()):
-        return "a capacity is below 0"
+            return _INVISIBLE
     return ""
 
 
+_INVISIBLE = "a text in it holds a control or invisible character"
 _NAMES = {
     "str": "a string",
     "int": "an integer",

@@ -42,10 +42,14 @@ def test_a_bad_unit_is_named_and_says_why() -> None:
     )
     assert "kind is empty" in refused({"id": "x", "kind": ""})
     assert "must be 1 to 255 printable bytes" in refused({"id": "a\nb", "kind": "gpu"})
-    assert refused({"id": "x", "kind": "g", "capacity": {"s": -1}}) == "instance x: a capacity is below 0"
+    assert (
+        refused({"id": "x", "kind": "g", "capacity": {"s": -1}})
+        == "instance x: 'capacity[...]': expected an integer >= 0"
+    )
     assert "'capacity" in refused({"id": "x", "kind": "g", "capacity": {"s": 1.5}})
     assert "'attributes" in refused({"id": "x", "kind": "g", "attributes": {"s": {"deep": 1}}})
     assert "invisible" in refused({"id": "x", "kind": "g", "attributes": {"s": "\ud800"}})
+    assert "invisible" in refused({"id": "x", "kind": "g", "\ud800": 1})
     assert "its parent GPU-9 is not" in refused({"id": "x", "kind": "g", "parent": "GPU-9"})
 
 

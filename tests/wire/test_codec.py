@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xce.model import message
 from xce.model.instance import Instance, Inventory
 from xce.model.resource import Kind, ResourceType
-from xce.model.value import Absent, Presence
+from xce.model.value import Absent, Count, Presence
 from xce.wire import codec
 
 PAYLOADS: list[type[msgspec.Struct]] = [
@@ -25,7 +25,7 @@ PAYLOADS: list[type[msgspec.Struct]] = [
 
 _values = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text())
 _instances = st.builds(Instance, id=st.from_regex(r"[a-z]{1,9}", fullmatch=True), kind=st.just("gpu"))
-STRICT: dict[type, st.SearchStrategy[Any]] = {
+STRICT: dict[Any, st.SearchStrategy[Any]] = {
     Instance: _instances,
     Inventory: st.builds(
         Inventory,
@@ -41,6 +41,7 @@ STRICT: dict[type, st.SearchStrategy[Any]] = {
         description=st.text(),
     ),
     Absent: st.builds(Absent, st.sampled_from(Presence), cause=st.text(), last=st.none() | _values),
+    Count: st.integers(0, 2**53),
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False, allow_infinity=False),
     str: st.text(max_size=8),
@@ -112,6 +113,11 @@ def test_no_damaged_message_raises_anything_but_codec_error(
         (b"\x85" + b"\x00" * message.DOCUMENT_BYTES, "document of 4194305 bytes, more than 4194304"),
         (b'{"type":"nonsense"}', "nonsense"),
         (b"\x81\xa4type\xa5hello", "missing"),
+        (
+            b'{"type":"reporters","reporters":{"a":{"state":"running","runs":99999999999999999999}}}',
+            "<= 9007",
+        ),
+        (b"\x93\xa1r\x01\x91\x94\xa1a\x01\xff\x80", ">= 0"),  # of an age that is not over yet
     ],
 )
 def test_rubbish_is_refused_with_a_reason(data: bytes, reason: str) -> None:
