@@ -54,23 +54,26 @@ class Table:
 
     def __init__(self, host: int, fleet: Fleet) -> None:
         indices, site = reports.values(host, 0, fleet.values)
-        self._values: dict[str, Reading] = {**indices, **site}
+        self._indices: dict[str, Reading] = {**indices}
         self._site: dict[str, Reading] = {**site}
         self._changed: dict[str, Reading | None] = {}
         self._feeds = [
             FeedTick(reports.BUILTIN, 1, 0, dict(indices)),
             FeedTick(reports.SITE_REPORTER, 1, 0, dict(site)),
         ]
-        self._digest = digest(self._values)
+        self._digest = self._whole()
         self._host, self._instances = host, fleet.instances
         self._reference = reference(reports.inventory(host, fleet.instances)) if fleet.instances else None
 
     def change(self) -> None:
         """Give four values new numbers."""
         for name in list(self._site)[:4]:
-            self._site[name] = self._values[name] = self._changed[name] = random.randrange(1 << 30)
+            self._site[name] = self._changed[name] = random.randrange(1 << 30)
         self._feeds[1] = FeedTick(reports.SITE_REPORTER, 1, 0, dict(self._site))
-        self._digest = digest(self._values)
+        self._digest = self._whole()
+
+    def _whole(self) -> str:
+        return digest({reports.BUILTIN: self._indices, reports.SITE_REPORTER: self._site})
 
     def pending(self) -> bool:
         return bool(self._changed)

@@ -68,14 +68,19 @@ def settle(reading: Reading, *, age_ms: float, ttl_ms: float, fault: str) -> Rea
     return Absent(Presence.STALE, cause=f"not refreshed within {ttl_ms / 1000:g} s", last=reading)
 
 
-def digest(readings: Mapping[str, Reading]) -> str:
-    """16 hex digits over the canonical form of a table of readings.
+def digest(table: Mapping[str, Mapping[str, Reading]]) -> str:
+    """16 hex digits over the canonical form of a table: reporter to name to reading.
 
-    Equal tables have equal digests on every machine: names sorted, `since_ms` and `last` left out.
+    Equal tables have equal digests on every machine: names sorted, `since_ms` and `last` left out, reporters
+    without names too. Who gives a name is a part of it, since age and fault are the reporter's.
     """
     plain = {
-        name: [reading.presence.value, reading.cause] if isinstance(reading, Absent) else [reading]
-        for name, reading in readings.items()
+        reporter: {
+            name: [reading.presence.value, reading.cause] if isinstance(reading, Absent) else [reading]
+            for name, reading in readings.items()
+        }
+        for reporter, readings in table.items()
+        if readings
     }
     return digest_of(plain)
 

@@ -75,7 +75,7 @@ class _Feed:
         self.by_ttl: dict[float, set[str]] = {}
         """Those of them that have a value and therefore expire, by time to live."""
         self.untold: set[str] = set()
-        """Names to tell: changed, or withdrawn when the table does not have them any more."""
+        """Names to tell: changed, or withdrawn when they are not this feed's any more."""
         self.refreshed = False
         """A good frame has come that may have changed nothing."""
         self.gone = False
@@ -215,7 +215,7 @@ class Table:
         return any(feed.untold or feed.refreshed for feed in self._feeds.values())
 
     def take_feeds(self, now: float, *, urgent_s: float = 0) -> list[FeedTick]:
-        """What has changed since it was last taken, by reporter; withdrawn names as None.
+        """What has changed since it was last taken, by reporter; names that it gives no more as None.
 
         Also, without values, feeds that were refreshed and have a value with a time to live below `urgent_s`.
         """
@@ -226,7 +226,7 @@ class Table:
                 values: dict[str, Reading | None] = {}
                 for name in sorted(feed.untold):
                     entry = self._entries.get(name)
-                    values[name] = entry.reading if entry else None
+                    values[name] = entry.reading if entry and entry.owner == reporter else None
                 ticks.append(self._tick(reporter, feed, values, now))
             self._told(reporter, feed)
         return ticks
@@ -257,7 +257,12 @@ class Table:
     def digest(self) -> str:
         """`model.value.digest` of all readings."""
         if not self._digest:
-            self._digest = digest(self.readings())
+            self._digest = digest(
+                {
+                    reporter: {name: self._entries[name].reading for name in feed.names}
+                    for reporter, feed in self._feeds.items()
+                }
+            )
         return self._digest
 
     def readings(self) -> dict[str, Reading]:
@@ -333,8 +338,6 @@ class Table:
     def _add(self, name: str, reporter: str, reading: Reading, now: float) -> None:
         feed = self._feed(reporter)
         self._entries[name] = _Entry(reporter, reading, now)
-        for other in self._feeds.values():
-            other.untold.discard(name)  # a withdrawal that was not told yet: the name is here again
         feed.names.add(name)
         feed.untold.add(name)
         self._digest = ""
@@ -343,11 +346,12 @@ class Table:
         before, after = self._feeds[entry.owner], self._feed(reporter)
         self._unfile(entry, name)
         before.names.discard(name)
-        before.untold.discard(name)
+        before.untold.add(name)
         after.names.add(name)
         after.untold.add(name)  # told even if the value is the same: its reporter is another one
         entry.owner = reporter
         entry.rivals.pop(reporter, None)
+        self._digest = ""
 
     def _fall_silent(self, name: str, reporter: str, absent: Absent, now: float) -> None:
         entry = self._entries.get(name)

@@ -38,10 +38,7 @@ class External:
 
     def digest(self) -> str:
         """Digest of the whole table."""
-        whole: dict[str, Reading] = {}
-        for table in self.tables.values():
-            whole |= table
-        return digest_of_readings(whole)
+        return digest_of_readings(self.tables)
 
 
 class Externals:

@@ -336,14 +336,15 @@ class Intake:
 
     # ------------------------------------------------------------------------------------------ whole
 
-    def reported(self, place: Location) -> dict[str, Reading]:
+    def reported(self, place: Location) -> dict[str, dict[str, Reading]]:
         """The table as its reporters gave it: what the agent's digest covers."""
-        table: dict[str, Reading] = {}
+        table: dict[str, dict[str, Reading]] = {}
         for feed in place.feeds.values():
-            for name in feed.names:
-                table[name] = place.overlay[name] if name in place.overlay else place.values[name]
-            for name, (value, _) in feed.refused.items():
-                table.setdefault(name, value)
+            given = {
+                name: place.overlay[name] if name in place.overlay else place.values[name]
+                for name in feed.names
+            }
+            table[feed.reporter] = given | {name: value for name, (value, _) in feed.refused.items()}
         return table
 
     def digest(self, place: Location) -> str:

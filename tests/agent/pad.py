@@ -86,7 +86,7 @@ class Pad:
         return dict.fromkeys(self.feeds, 0)
 
     def digest(self) -> str:
-        return digest({name: reading for feed in self.feeds.values() for name, reading in feed.items()})
+        return digest(self.feeds)
 
     def types_digest(self) -> str:
         return types_digest(self.types)

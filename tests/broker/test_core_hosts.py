@@ -36,7 +36,7 @@ def test_an_agent_that_holds_what_the_broker_holds_sends_nothing_again() -> None
     agent = Agent(world, "node1")
     agent.join(fan=1200, lab="north")
     world.gone("node1")
-    welcome = agent.hello(digest=digest({"fan": 1200, "lab": "north"}))
+    welcome = agent.hello(digest=digest({"probe": {"fan": 1200, "lab": "north"}}))
     assert not welcome.resync
     assert world.see("host:node1").state == "available"
 

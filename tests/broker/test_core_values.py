@@ -153,7 +153,7 @@ def test_static_values_win_over_reporters_and_uncover_them_again() -> None:
     seen = world.see("host:node1")
     assert seen.values == {"lab": "fixed", "rack": "r7", "fan": 1}
     assert "lab: has a static value in hosts.yaml, which wins" in seen.reporters["probe"].cause
-    replies = agent.heartbeat(digest=digest({"lab": "reported", "fan": 1}))
+    replies = agent.heartbeat(digest=digest({"probe": {"lab": "reported", "fan": 1}}))
     assert [type(reply) for reply in replies] == [m.Pulse], "what is refused is a part of the agent's table"
     world._take(world.broker.reload(site(values={"host:node1": {"rack": "r8"}}), world.now))
     world._take(world.broker.links.state.out)
@@ -239,7 +239,7 @@ def test_a_stale_reading_is_still_what_the_agent_holds() -> None:
     world, agent = joined(fan=1)
     agent.state(ttl_ms=5_000)
     world.wait(8)
-    assert [type(reply) for reply in agent.heartbeat(digest=digest({"fan": 1}))] == [m.Pulse]
+    assert [type(reply) for reply in agent.heartbeat(digest=digest({"probe": {"fan": 1}}))] == [m.Pulse]
 
 
 def test_the_wall_clock_has_no_say_in_freshness() -> None:
@@ -281,10 +281,10 @@ def test_a_missing_tick_makes_the_broker_ask_for_everything_once() -> None:
 
 def test_another_digest_makes_the_broker_ask_for_everything() -> None:
     _, agent = joined(fan=1)
-    replies = agent.heartbeat(digest=digest({"fan": 2}))
+    replies = agent.heartbeat(digest=digest({"probe": {"fan": 2}}))
     assert [type(reply) for reply in replies] == [m.Resync, m.Pulse]
     agent.report(full=True, fan=2)
-    assert [type(reply) for reply in agent.heartbeat(digest=digest({"fan": 2}))] == [m.Pulse]
+    assert [type(reply) for reply in agent.heartbeat(digest=digest({"probe": {"fan": 2}}))] == [m.Pulse]
 
 
 # --------------------------------------------------------------------------------------------- inventories
@@ -468,7 +468,7 @@ def test_an_external_reporters_digest_covers_what_it_said() -> None:
     world = World(files=pools_site())
     reporter = Reporter(world, "lic1")
     reporter.join(lic=4, nonsense=1)
-    replies = reporter.heartbeat(digest=digest({"lic": 4, "nonsense": 1}))
+    replies = reporter.heartbeat(digest=digest({"probe": {"lic": 4, "nonsense": 1}}))
     assert [type(reply) for reply in replies] == [m.Pulse]
 
 

@@ -95,7 +95,11 @@ class FedAgent:
 
     def _hello(self) -> m.Hello:
         return m.Hello(
-            protocol=m.PROTOCOL, role="agent", name=self.host, nonce=f"{id(self)}", digest=digest({"none": 1})
+            protocol=m.PROTOCOL,
+            role="agent",
+            name=self.host,
+            nonce=f"{id(self)}",
+            digest=digest({"none": {"a": 1}}),
         )
 
     def _take(self, message: m.FromBroker, dealer: Dealer) -> None:

@@ -97,7 +97,7 @@ def test_the_first_owner_keeps_a_name_until_it_stops_giving_it() -> None:
     assert table.readings() == gone
     assert publish(table, "alpha", 11, a=9) == []
     assert table.readings() == {"a": 9}
-    assert table.take_feeds(11) == [FeedTick("alpha", 1, 0, {"a": 9})]
+    assert table.take_feeds(11) == [FeedTick("beta", 2, 1000, {"a": None}), FeedTick("alpha", 1, 0, {"a": 9})]
     assert publish(table, "beta", 12, run=3, a=1) == ["a: 'alpha' reports it already and keeps it: 1"]
 
 
@@ -136,7 +136,7 @@ def test_a_removed_reporter_takes_its_values_with_it_and_frees_their_names() -> 
     assert table.readings() == {"c": 3}
     publish(table, "alpha", 1, run=2, a=7)
     assert table.take_feeds(1) == [
-        FeedTick("beta", 1, 1000, {"b": None}),
+        FeedTick("beta", 1, 1000, {"a": None, "b": None}),
         FeedTick("alpha", 2, 0, {"a": 7}),
     ]
     assert table.ages_ms(1) == {"alpha": 0}
@@ -210,6 +210,17 @@ def test_explain_tells_the_story_of_a_name() -> None:
     assert table.explain("nothing", 0) is None
 
 
+def test_the_same_value_of_another_reporter_is_another_table() -> None:
+    """Else a broker that was away meanwhile would go on judging it by the first one's age and faults."""
+    table = settled()
+    publish(table, "disk", 0, a=1)
+    before = table.digest()
+    table.remove("disk")
+    publish(table, "other", 1, a=1)
+    assert table.readings() == {"a": 1}
+    assert table.digest() != before
+
+
 class Story(RuleBasedStateMachine):
     """Random histories against the rules written down in the plainest way."""
 
@@ -217,7 +228,8 @@ class Story(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.table = settled()
-        self.told: dict[str, Reading] = {}
+        self.told: dict[str, dict[str, Reading]] = {}
+        """What a broker would hold, by reporter."""
         self.owner: dict[str, str] = {}
         self.value: dict[str, Value | None] = {}
         """None: absent."""
@@ -269,20 +281,22 @@ class Story(RuleBasedStateMachine):
     def tell(self) -> None:
         for tick in self.table.take_feeds(self.now):
             for name, reading in tick.values.items():
-                if reading is None:
-                    self.told.pop(name, None)  # one that came and went between two ticks is told too
-                else:
-                    self.told[name] = reading
-        assert digest(self.told) == digest(self.table.readings()) == self.table.digest()
+                if reading is None:  # one that came and went between two ticks is told too
+                    self.told.get(tick.reporter, {}).pop(name, None)
+                    continue
+                for names in self.told.values():
+                    names.pop(name, None)
+                self.told.setdefault(tick.reporter, {})[name] = reading
+        assert digest(self.told) == self.table.digest()
+        held = {name: reading for names in self.told.values() for name, reading in names.items()}
+        assert held == self.table.readings()
         assert not self.table.pending()
 
     @rule()
     def tell_everything(self) -> None:
         self.told = {
-            name: v
+            tick.reporter: {name: v for name, v in tick.values.items() if v is not None}
             for tick in self.table.all_feeds(self.now)
-            for name, v in tick.values.items()
-            if v is not None
         }
         self.table.forget_told()
         assert digest(self.told) == self.table.digest()
