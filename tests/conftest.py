@@ -1,11 +1,18 @@
 """What every test can rely on: the markers of pyproject.toml mean what they say.
 
-`root` is skipped without root, `vm` unless `--vm` is given; both say so.
+`root` is skipped without root, `vm` unless `--vm` is given; both say so. Generated examples have no deadline
+each: on a machine that is busy with other things it would be the machine that is tested.
 """
 
 import os
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile(
+    "xce", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("xce")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
