@@ -9,7 +9,8 @@ from tests.broker.world import TYPES, World, site
 from tests.fuzz.chance import Chance, run
 from tests.fuzz.test_fuzz_broker import POOLS
 from tests.fuzz.test_fuzz_reporters import GOOD, GOOD_ELIMS
-from xce.agent.core import Close, Core, Deliver, Effect, Identity, Judge, Learn, Open, Send
+from xce.agent.core import Core, Identity
+from xce.agent.effect import Close, Deliver, Effect, Judge, Learn, Open, Send
 from xce.agent.intake import Intake
 from xce.agent.node import Node
 from xce.agent.types import Types
