@@ -5,9 +5,23 @@ everything else a MessagePack document. Whatever the bytes are, decoding gives a
 `CodecError`.
 """
 
-import msgspec
+import sys
+from typing import Annotated
 
-from xce.model.message import DOCUMENT_BYTES, TICK_BYTES, FromBroker, Heartbeat, Report, Tick, ToBroker
+import msgspec
+from msgspec import Meta
+
+from xce.model.message import (
+    DOCUMENT_BYTES,
+    TICK_BYTES,
+    FeedTick,
+    FromBroker,
+    Heartbeat,
+    Report,
+    Tick,
+    ToBroker,
+)
+from xce.model.value import LARGEST_INTEGER
 
 _BRACE = 0x7B
 _ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
@@ -15,6 +29,25 @@ _ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 
 _REFUSALS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, MemoryError)
 
+Plain = Annotated[int, Meta(ge=0, le=LARGEST_INTEGER)] | Annotated[float, Meta(ge=0, le=sys.float_info.max)]
+"""A number that is finite, not below 0, and can travel: what nearly all values are."""
+
+
+class PlainFeed(FeedTick, frozen=True, array_like=True):
+    """A `FeedTick` of nothing but plain numbers: the decoder has checked each, in a tenth of the time."""
+
+    # Narrower than its base on purpose: what is decoded is only read.
+    values: dict[str, Plain] = {}  # type: ignore[assignment]
+
+
+class PlainReport(Report, frozen=True, array_like=True, tag="r"):
+    """A `Report` of nothing but plain numbers."""
+
+    feeds: list[PlainFeed]  # type: ignore[assignment]
+    full: bool = False
+
+
+_plain_tick = msgspec.msgpack.Decoder(PlainReport | Heartbeat).decode
 _tick = msgspec.msgpack.Decoder(Tick).decode
 _to_broker = msgspec.msgpack.Decoder(ToBroker).decode
 _to_broker_json = msgspec.json.Decoder(ToBroker).decode
@@ -79,7 +112,10 @@ def decode_for_broker(data: bytes) -> Tick | ToBroker:
         if head in _ARRAYS:
             if size > TICK_BYTES:
                 raise CodecError(f"tick of {size} bytes, more than {TICK_BYTES}")
-            return _tick(data)
+            try:
+                return _plain_tick(data)
+            except msgspec.ValidationError:
+                return _tick(data)
         if size > DOCUMENT_BYTES:
             raise CodecError(f"document of {size} bytes, more than {DOCUMENT_BYTES}")
         if head == _BRACE:

@@ -13,7 +13,7 @@ from xce.broker.core.peer import Peer
 from xce.model.instance import InventoryRef
 from xce.model.message import ReporterState
 from xce.model.supply import Hold, HostState, LocationKind, PoolAmount, Source, SupplyState
-from xce.model.value import LARGEST_INTEGER, Reading
+from xce.model.value import Reading
 
 NEVER = math.inf
 
@@ -41,7 +41,7 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Feed:
     """The readings of one reporter at one location; their freshness is its own."""
 
-    __slots__ = ("born", "high", "low", "names", "plain", "refused", "reporter", "run", "state")
+    __slots__ = ("born", "names", "open", "plain", "refused", "reporter", "run", "state")
 
     def __init__(self, reporter: str) -> None:
         self.reporter = reporter
@@ -52,8 +52,8 @@ class Feed:
         """Names that it owns here. The bounds let a number pass at once; None: look closely."""
         self.plain: set[str] = set()
         """Those of `names` that are numbers by type and hold one now."""
-        self.low, self.high = 0.0, float(LARGEST_INTEGER)
-        """Within these every number of `names` is good."""
+        self.open = True
+        """No type of `names` bounds its numbers more than every plain number is bounded."""
         self.refused: dict[str, tuple[Reading, str]] = {}
         """What it reported and the broker does not take, and why."""
         self.state: ReporterState | None = None

@@ -130,15 +130,16 @@ class Broker:
 
     def handle(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> list[Effect]:
         """One message of a peer."""
-        kind = message.__class__
-        if isinstance(message, m.Report) and message.sequence == peer.sequence + 1:
+        kind: type = message.__class__
+        if isinstance(message, m.Report):
             # What comes all day, without a detour; `links.report` does the same for everything.
-            host = peer.host
-            if host is not None and not message.full:
-                peer.sequence += 1
+            host, following = peer.host, peer.sequence + 1
+            if host is not None and message.sequence == following and not message.full:
+                peer.sequence = following
                 host.deadline = now + host.quiet_s
                 self._ingest(host, message.feeds, now)
                 return self._effects() if self.state.out else _NOTHING
+            kind = m.Report  # also for the codec's own kind of it
         if kind in peer.allowed:
             self._handlers[kind](peer, message, now)
         elif not peer.cut:

@@ -14,7 +14,7 @@ import msgspec
 from xce.broker.core.location import Host, Location
 from xce.model.message import LocationChange, Quality
 from xce.model.supply import LocationKind, Source, location
-from xce.model.value import Presence, Reading, presence_of
+from xce.model.value import LARGEST_INTEGER, Presence, Reading, presence_of
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
@@ -188,6 +188,8 @@ class SupplyMap:
             for feed in place.feeds.values():
                 numbers = {name for name, bounds in feed.names.items() if bounds is not None}
                 held = {name for name in numbers if place.values[name].__class__ in {int, float}}
+                bounds = [one for one in feed.names.values() if one is not None]
+                assert not feed.open or all(low <= 0 and high >= LARGEST_INTEGER for low, high in bounds)
                 assert feed.plain == held, (place.key, feed.reporter, feed.plain ^ held)
             assert set(owned).isdisjoint(place.static), place.key
             assert set(place.overlay) <= set(owned), place.key
