@@ -33,14 +33,14 @@ Plain = Annotated[int, Meta(ge=0, le=LARGEST_INTEGER)] | Annotated[float, Meta(g
 """A number that is finite, not below 0, and can travel: what nearly all values are."""
 
 
-class PlainFeed(FeedTick, frozen=True, array_like=True):
+class PlainFeed(FeedTick, frozen=True, array_like=True, gc=False):
     """A `FeedTick` of nothing but plain numbers: the decoder has checked each, in a tenth of the time."""
 
     # Narrower than its base on purpose: what is decoded is only read.
     values: dict[str, Plain] = {}  # type: ignore[assignment]
 
 
-class PlainReport(Report, frozen=True, array_like=True, tag="r"):
+class PlainReport(Report, frozen=True, array_like=True, tag="r", gc=False):
     """A `Report` of nothing but plain numbers."""
 
     feeds: list[PlainFeed]  # type: ignore[assignment]

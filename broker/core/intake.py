@@ -40,6 +40,7 @@ _SCOPES = {
 STATIC = "static"
 TOGETHER = 6
 """So many plain numbers of one feed are taken together, as changed, which is what their agent says."""
+SETS = 10_000
 _NUMBERS = frozenset({int, float})
 
 
@@ -51,12 +52,13 @@ class Intake:
         self.reports = 0
         self.values = 0
         """Readings that came in, changed or not."""
+        self._sets: dict[frozenset[str], frozenset[str]] = {}
         self.refused: Counter[str] = Counter()
         """Refused readings by reason."""
 
     # ---------------------------------------------------------------------------------------- reports
 
-    def report(self, place: Location, feeds: Sequence[FeedTick], now: float) -> None:  # noqa: C901, PLR0912
+    def report(self, place: Location, feeds: Sequence[FeedTick], now: float) -> None:  # noqa: C901, PLR0912, PLR0915
         """Take one tick of a host's agent: only what changed since its last."""
         # One function on purpose: at this rate every call in the inner loop would be seen in the figures.
         values, known = place.values, place.feeds
@@ -73,12 +75,16 @@ class Intake:
             new = tick.values
             count = len(new)
             self.values += count
-            if count >= TOGETHER and tick.__class__ is PlainFeed and feed.open and new.keys() <= feed.plain:
-                if changed:
-                    changed.update(new)
-                else:
-                    changed = new
-                continue
+            if count >= TOGETHER and tick.__class__ is PlainFeed:
+                plain = feed.plain
+                if plain is None:
+                    plain = self._plain_names(place, feed)
+                if new.keys() <= plain:
+                    if changed:
+                        changed.update(new)
+                    else:
+                        changed = new
+                    continue
             bounds_of = feed.names.get
             for name, value in new.items():
                 bounds = bounds_of(name)
@@ -111,12 +117,22 @@ class Intake:
         if place.overlay:
             self.revive(place, now)
 
-    def _holds(self, feed: Feed, name: str, reading: Reading | None) -> None:
-        """Keep `plain` true to what a name holds."""
-        if reading.__class__ in _NUMBERS and feed.names[name] is not None:
-            feed.plain.add(name)
-        else:
-            feed.plain.discard(name)
+    def _plain_names(self, place: Location, feed: Feed) -> frozenset[str]:
+        """Find `Feed.plain`. Equal sets are one object: a thousand hosts' reports find it in the processor's
+        cache.
+        """
+        found = frozenset(
+            name
+            for name, bounds in feed.names.items()
+            if bounds is not None
+            and bounds[0] <= 0
+            and bounds[1] >= LARGEST_INTEGER
+            and place.values[name].__class__ in _NUMBERS
+        )
+        if len(self._sets) > SETS:
+            self._sets.clear()
+        feed.plain = self._sets.setdefault(found, found)
+        return feed.plain
 
     def _steady(self, feed: Feed, name: str, value: Reading | None, old: Reading | None) -> bool:
         """Whether a value is good and just as one would expect after `old`: a text, or a number after a
@@ -178,7 +194,7 @@ class Intake:
                 return
         place.overlay.pop(name, None)
         self.supply.set_value(place, name, value)
-        self._holds(feed, name, value)
+        feed.plain = None
 
     def _own(self, place: Location, feed: Feed, name: str) -> None:
         """The feed that reports a name owns it: which of two may, is decided on the node."""
@@ -186,19 +202,17 @@ class Intake:
             if self._disown(place, other, name):
                 break
         self._bind(feed, name)
-        self._holds(feed, name, place.values.get(name))
 
     def _bind(self, feed: Feed, name: str) -> None:
         """A feed's name, with what its type allows."""
-        bounds = feed.names[name] = self.types.bounds.get(name)
-        if bounds is not None and (bounds[0] > 0 or bounds[1] < LARGEST_INTEGER):
-            feed.open = False
+        feed.names[name] = self.types.bounds.get(name)
+        feed.plain = None
 
     def _disown(self, place: Location, feed: Feed, name: str) -> bool:
         """Take a name from a feed, if it had it; the view is the caller's."""
         if feed.names.pop(name, False) is False:
             return False
-        feed.plain.discard(name)
+        feed.plain = None
         place.overlay.pop(name, None)
         return True
 
@@ -306,9 +320,8 @@ class Intake:
             age_s = now - feed.born
             for name in feed.names:
                 if name in place.overlay and age_s <= self._ttl_s(feed, name):
-                    reading = place.overlay.pop(name)
-                    self.supply.set_value(place, name, reading)
-                    self._holds(feed, name, reading)
+                    self.supply.set_value(place, name, place.overlay.pop(name))
+                    feed.plain = None
                     place.expires = 0.0
 
     def age(self, place: Location, now: float) -> None:
@@ -328,7 +341,7 @@ class Intake:
                 seen = settle(reading, age_ms=age_s * 1000, ttl_ms=ttl_s * 1000, fault=fault)
                 if isinstance(seen, Absent):
                     place.overlay[name] = reading
-                    feed.plain.discard(name)
+                    feed.plain = None
                     self.supply.set_value(
                         place, name, msgspec.structs.replace(seen, since_ms=int((feed.born + ttl_s) * 1000))
                     )
@@ -377,12 +390,10 @@ class Intake:
         """Types or static values have changed: judge anew what is held and what was refused."""
         wanted = None if names is None else set(names)
         for feed in list(place.feeds.values()):
-            feed.open = True
             for name in list(feed.names):
                 self._bind(feed, name)
                 if wanted is None or name in wanted:
                     held = place.overlay[name] if name in place.overlay else place.values[name]
-                    self._holds(feed, name, place.values[name])
                     reason, words = self._problem(place, feed, name, held)
                     if reason:
                         self._refuse(place, feed, name, held, (reason, words), now=now)

@@ -41,7 +41,7 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Feed:
     """The readings of one reporter at one location; their freshness is its own."""
 
-    __slots__ = ("born", "names", "open", "plain", "refused", "reporter", "run", "state")
+    __slots__ = ("born", "names", "plain", "refused", "reporter", "run", "state")
 
     def __init__(self, reporter: str) -> None:
         self.reporter = reporter
@@ -50,10 +50,8 @@ class Feed:
         """Monotonic time of its last good frame, in seconds."""
         self.names: dict[str, Bounds | None] = {}
         """Names that it owns here. The bounds let a number pass at once; None: look closely."""
-        self.plain: set[str] = set()
-        """Those of `names` that are numbers by type and hold one now."""
-        self.open = True
-        """No type of `names` bounds its numbers more than every plain number is bounded."""
+        self.plain: frozenset[str] | None = None
+        """Those of `names` that hold a number now and may hold any plain one; None: to be found out."""
         self.refused: dict[str, tuple[Reading, str]] = {}
         """What it reported and the broker does not take, and why."""
         self.state: ReporterState | None = None

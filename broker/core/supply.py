@@ -186,11 +186,13 @@ class SupplyMap:
             owned = [name for feed in place.feeds.values() for name in feed.names]
             assert len(owned) == len(set(owned)), place.key
             for feed in place.feeds.values():
-                numbers = {name for name, bounds in feed.names.items() if bounds is not None}
-                held = {name for name in numbers if place.values[name].__class__ in {int, float}}
-                bounds = [one for one in feed.names.values() if one is not None]
-                assert not feed.open or all(low <= 0 and high >= LARGEST_INTEGER for low, high in bounds)
-                assert feed.plain == held, (place.key, feed.reporter, feed.plain ^ held)
+                free = {
+                    name
+                    for name, one in feed.names.items()
+                    if one and one[0] <= 0 and one[1] >= LARGEST_INTEGER
+                }
+                held = {name for name in free if place.values[name].__class__ in {int, float}}
+                assert feed.plain is None or feed.plain == held, (place.key, feed.reporter, feed.plain)
             assert set(owned).isdisjoint(place.static), place.key
             assert set(place.overlay) <= set(owned), place.key
             for reading in place.values.values():

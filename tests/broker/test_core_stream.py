@@ -393,6 +393,10 @@ class Chaos:
         names = ["fan", "lab", "ok", "tags", "r1m", "rack", "nonsense", "lic"]
         values = {self.random.choice(names): self.value() for _ in range(self.random.randint(0, 5))}
         reporter = self.random.choice(["probe", "other"])
+        if self.random.random() < 0.3:  # enough numbers to be taken together
+            values |= {
+                name: self.random.choice([0, 1.5, 7]) for name in ("r15s", "r1m", "r15m", "ut", "pg", "io")
+            }
         full = self.random.random() < 0.2
         self.agent().report(reporter, full=full, age_ms=self.random.choice([0, 15_000]), **values)
 
