@@ -126,43 +126,33 @@ class Server:
         for poll in (everything, resting):
             poll.add(self.store.fileno())
             poll.add(chores.fileno())
+            poll.add(router.monitor)
             if zap is not None:
                 poll.add(zap.socket)
         everything.add(router.socket)
-        everything.add(router.monitor)
-        pace = _Pace(self.clock())
-        following = self.clock() + 1
-        gc.collect()
-        gc.freeze()
-        # A full collection over ten thousand hosts takes 100 ms, and the core makes no cycles that outlive a
-        # turn.
-        gc.set_threshold(10_000, 20, 1_000_000)
-        while chores.signals():
+        _settle_collector()
+        pace, following, rest, go_on = _Pace(self.clock()), self.clock() + 1, False, True
+        while go_on:
             now = self.clock()
             if now >= following:
                 following = now + 1
                 self._second(now)
                 chores.second(now)
-            wait_ms = 0 if self.broker.busy() else max(1, int((following - now) * 1000))
-            ready = everything.wait(wait_ms)
+            if rest:
+                ready = resting.wait(REST_MS)
+            else:
+                ready = everything.wait(0 if self.broker.busy() else max(1, int((following - now) * 1000)))
             if zap is not None and zap.socket in ready:
                 zap.serve()
             if router.monitor in ready:
                 router.serve_monitor()
-            taken = self._take(router) if router.socket in ready else 0
+            taken = self._take(router) if rest or router.socket in ready else 0
             if self.store.fileno() in ready:
                 self._stored()
             self._turn()
-            if taken < TURN and pace.fast(taken, self.clock()) and not self.broker.busy():
-                self._rest(resting)
-
-    def _rest(self, resting: Poll) -> None:
-        ready = resting.wait(REST_MS)
-        if self.zap is not None and self.zap.socket in ready:
-            self.zap.serve()
-        if self.store.fileno() in ready:
-            self._stored()
-            self._submit()
+            rest = taken < TURN and pace.fast(taken, self.clock()) and not self.broker.busy()
+            if chores.fileno() in ready:
+                go_on = chores.signals()
 
     def finish(self) -> None:
         """Tell the store everything that is still here."""
@@ -368,6 +358,15 @@ class _Pace:
             self._fast = self._count / passed >= BUSY_PER_S
             self._since, self._count = now, 0
         return self._fast
+
+
+def _settle_collector() -> None:
+    """Take what is here as there to stay. A full collection over ten thousand hosts takes 100 ms, and the
+    core makes no cycles that outlive a turn.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 1_000_000)
 
 
 def answered(answers: dict[str, tuple[str, bytes]]) -> list[Answered]:
