@@ -4,6 +4,7 @@ Anything that is wrong at the start ends it with words on stderr and exit status
 that do not fit are refused whole and what was good stays in force, shown as trouble by `xce-broker status`.
 """
 
+import gc
 import os
 import resource
 import secrets
@@ -44,6 +45,7 @@ SPARE_FILES = 256
 def run(config: Path, *, start_empty: bool = False) -> int:
     """Serve until TERM or INT; 0 after a clean stop, 1 when it could not start."""
     log_to_stderr()
+    gc.disable()  # a start makes half a million objects that stay; `Server.run` goes on with it
     try:
         settings = read_config(config)
         with ExitStack() as stack:

@@ -24,6 +24,8 @@ class _About(msgspec.Struct, omit_defaults=True):
     """What a cache says of its broker."""
 
     epoch: int = 0
+    types: str = ""
+    """Digest of the types that its values were taken under."""
 
 
 class _Saving:
@@ -59,7 +61,7 @@ class Keeper:
         now = caches.stamp(proc_root)
         self._old_values = caches.read(directory / "values.cache", now=now, say=log.warning)
         self._old_bodies = caches.read(directory / "inventories.cache", now=now, say=log.warning)
-        self.last_epoch = _epoch(self._old_values)
+        self.last_epoch = _about(self._old_values).epoch
         """Of the broker that wrote them; 0 when that is not known."""
         self._due = now.monotonic_ms / 1000 + KEEP_S
         self._saving: _Saving | None = None
@@ -74,11 +76,18 @@ class Keeper:
         now = caches.stamp(self._proc_root)
         age_ms = caches.age_ms(values.written, now)
         shift_s = (now.monotonic_ms - age_ms - values.written.monotonic_ms) / 1000
+        same_types = _about(values).types == broker.state.types.digest
         place = msgspec.msgpack.Decoder(cached.CachedPlace).decode
         inventories = msgspec.msgpack.Decoder(cached.CachedBodies).decode
         try:
             for data in values.entries.values():
-                cached.restore(broker.state, place(data), shift_s=shift_s, now=now.monotonic_ms / 1000)
+                cached.restore(
+                    broker.state,
+                    place(data),
+                    shift_s=shift_s,
+                    now=now.monotonic_ms / 1000,
+                    same_types=same_types,
+                )
             for data in bodies.entries.values() if bodies else ():
                 cached.restore_bodies(broker.state, inventories(data))
         except msgspec.MsgspecError as error:
@@ -104,7 +113,9 @@ class Keeper:
         self._keep(broker, saving)
 
     def _keep(self, broker: Broker, saving: _Saving) -> None:
-        about = msgspec.msgpack.encode(_About(epoch=broker.state.changes.epoch))
+        about = msgspec.msgpack.encode(
+            _About(epoch=broker.state.changes.epoch, types=broker.state.types.digest)
+        )
         revision = broker.state.journal.ledger.revision
         now = caches.stamp(self._proc_root)
         self._values.save(saving.values, about=about, revision=revision, now=now)
@@ -114,8 +125,8 @@ class Keeper:
             self._kept = saving.digests
 
 
-def _epoch(values: caches.Cached | None) -> int:
+def _about(values: caches.Cached | None) -> _About:
     try:
-        return msgspec.msgpack.decode(values.about, type=_About).epoch if values else 0
+        return msgspec.msgpack.decode(values.about, type=_About) if values else _About()
     except msgspec.MsgspecError:
-        return 0
+        return _About()

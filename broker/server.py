@@ -361,11 +361,12 @@ class _Pace:
 
 
 def _settle_collector() -> None:
-    """Take what is here as there to stay. A full collection over ten thousand hosts takes 100 ms, and the
-    core makes no cycles that outlive a turn.
+    """Take what is here as there to stay: a full collection over ten thousand hosts takes 100 ms.
+
+    The core makes no cycles that outlive a turn, so young garbage is all there is.
     """
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 20, 1_000_000)
 
 

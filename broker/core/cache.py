@@ -7,7 +7,7 @@ about the time between the two, so that nothing gets younger.
 
 import msgspec
 
-from xce.broker.core.location import Host, Location
+from xce.broker.core.location import Feed, Host, Location
 from xce.broker.core.state import State
 from xce.model.instance import InventoryRef
 from xce.model.message import ReporterState
@@ -73,10 +73,11 @@ def cached(place: Location) -> CachedPlace:
     )
 
 
-def restore(state: State, place: CachedPlace, *, shift_s: float, now: float) -> None:
+def restore(state: State, place: CachedPlace, *, shift_s: float, now: float, same_types: bool) -> None:
     """Put a cached location back, if the map still has a place for it.
 
-    `shift_s` is to be added to the writer's monotonic times to make them ours.
+    `shift_s` is to be added to the writer's monotonic times to make them ours. `same_types`: the values were
+    taken under the types that hold now, and need not be judged again.
     """
     found = state.supply.locations.get(place.key)
     if found is None or (isinstance(found, Host) and found.state is HostState.RELEASED):
@@ -85,19 +86,40 @@ def restore(state: State, place: CachedPlace, *, shift_s: float, now: float) -> 
         feed = state.intake.feed(found, cached_feed.reporter)
         feed.run, feed.born = cached_feed.run, min(now, cached_feed.born_s + shift_s)
         feed.state = cached_feed.state
-        said: dict[str, Reading | None] = {**cached_feed.values, **cached_feed.refused}
-        state.intake.take(found, cached_feed.reporter, said, now)
-        for name, value in cached_feed.values.items():
-            if isinstance(value, Absent) and name in feed.names:
-                since = msgspec.structs.replace(value, since_ms=value.since_ms + int(shift_s * 1000))
-                state.supply.set_value(found, name, since)
+        _restore_values(state, found, feed, cached_feed, shift_s=shift_s, now=now, trusted=same_types)
         state.intake.show_state(found, feed)
     if isinstance(found, Host):
         found.agent, found.where = place.agent, place.where
         was = HostState(place.state)
         state.hosts.restored(found, state=HostState.LOST if place.silent else was)
-    found.expires = 0.0
     state.intake.age(found, now)
+
+
+def _restore_values(
+    state: State,
+    place: Location,
+    feed: Feed,
+    cached: CachedFeed,
+    *,
+    shift_s: float,
+    now: float,
+    trusted: bool,
+) -> None:
+    """Values as they were, with the times of absent ones made ours; what was refused is judged anew."""
+    shift_ms = int(shift_s * 1000)
+    values = {
+        name: msgspec.structs.replace(value, since_ms=value.since_ms + shift_ms)
+        if isinstance(value, Absent)
+        else value
+        for name, value in cached.values.items()
+    }
+    if not (trusted and state.intake.adopt(place, feed, values, trusted=True)):
+        state.intake.take(place, feed.reporter, dict(cached.values), now)
+        for name, value in values.items():
+            if isinstance(value, Absent) and name in feed.names:
+                state.supply.set_value(place, name, value)
+    if cached.refused:
+        state.intake.take(place, feed.reporter, dict(cached.refused), now)
 
 
 def cached_bodies(place: Location) -> CachedBodies:

@@ -130,7 +130,9 @@ class Hosts:
                 self.step(host, HostEvent.SYNCED)
 
     def restored(self, host: Host, *, state: HostState) -> None:
-        """A host from before the broker's start: as it was, until its agent confirms or stays away."""
+        """A host from before the start: as it was, until its agent confirms or stays away. `show` comes
+        later.
+        """
         record = self.record(host.name)
         if record is not None and record.released is not None:
             host.state = HostState.RELEASED
@@ -141,7 +143,6 @@ class Hosts:
         host.silent = state is HostState.LOST
         joined = record is not None and bool(record.key) and record.released is None
         host.rejoining = joined and not host.silent
-        self.show(host)
 
     # ------------------------------------------------------------------------------------------- view
 

@@ -10,11 +10,11 @@ microseconds each, and together in much less where the decoder has checked them 
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from xce.broker.core.location import NEVER, Feed, Location
+from xce.broker.core.location import NEVER, Bounds, Feed, Location
 from xce.broker.core.supply import SupplyMap
 from xce.broker.core.types import Types
 from xce.model.message import FeedTick, ReporterState
@@ -53,8 +53,17 @@ class Intake:
         self.values = 0
         """Readings that came in, changed or not."""
         self._sets: dict[frozenset[str], frozenset[str]] = {}
+        self._layouts: dict[
+            tuple[LocationKind, str, frozenset[str]], tuple[dict[str, Bounds | None], frozenset[str]]
+        ] = {}
+        """What is known of a reporter's set of names; good as long as the types are."""
         self.refused: Counter[str] = Counter()
         """Refused readings by reason."""
+
+    def use(self, types: Types) -> None:
+        """Judge by these types from now on; `look_again` is for what is held already."""
+        self.types = types
+        self._layouts.clear()
 
     # ---------------------------------------------------------------------------------------- reports
 
@@ -72,6 +81,9 @@ class Intake:
                 feed = self.feed(place, tick.reporter)
             feed.run = tick.run
             feed.born = now - tick.age_ms * 0.001
+            if not feed.names and tick.__class__ is PlainFeed and self.adopt(place, feed, tick.values):
+                self.values += len(tick.values)
+                continue
             new = tick.values
             count = len(new)
             self.values += count
@@ -124,10 +136,7 @@ class Intake:
         found = frozenset(
             name
             for name, bounds in feed.names.items()
-            if bounds is not None
-            and bounds[0] <= 0
-            and bounds[1] >= LARGEST_INTEGER
-            and place.values[name].__class__ in _NUMBERS
+            if _is_open(bounds) and place.values[name].__class__ in _NUMBERS
         )
         if len(self._sets) > SETS:
             self._sets.clear()
@@ -152,7 +161,58 @@ class Intake:
             for name in [*feed.names, *feed.refused]:
                 if name not in said.get(feed.reporter, ()):
                     self._withdraw(place, feed, name, now)
-        self.report(place, feeds, now)
+        self.report(place, [self._only_new(place, tick) for tick in feeds], now)
+
+    def _only_new(self, place: Location, tick: FeedTick) -> FeedTick:
+        """A tick without what is held already: a table that is sent again tells followers nothing."""
+        feed = place.feeds.get(tick.reporter)
+        if feed is None:
+            return tick
+        new = {
+            name: value
+            for name, value in tick.values.items()
+            if name not in feed.names
+            or (old := place.values[name]).__class__ is not value.__class__
+            or old != value
+        }
+        return type(tick)(tick.reporter, tick.run, tick.age_ms, new)
+
+    def adopt(
+        self, place: Location, feed: Feed, values: Mapping[str, Reading | None], *, trusted: bool = False
+    ) -> bool:
+        """Take the first table of a feed in one go, if nothing in it needs a closer look; False if something
+        does.
+
+        Plain numbers of types that bound them no further, or whatever was taken before under the same types
+        (`trusted`). A thousand hosts with the same reporter share what is found out about its names.
+        """
+        key = (place.kind, feed.reporter, frozenset(values))
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) > SETS:
+                self._layouts.clear()
+            layout = self._layouts[key] = self._layout(place.kind, feed.reporter, values)
+        names, plain = layout
+        if (
+            not names
+            or not (trusted or len(plain) == len(values))
+            or not place.values.keys().isdisjoint(names)
+        ):
+            return False
+        feed.names, feed.shared, feed.plain = names, True, None if trusted else plain
+        self.supply.add_values(place, values)
+        place.expires = 0.0
+        return True
+
+    def _layout(
+        self, where: LocationKind, reporter: str, values: Iterable[str]
+    ) -> tuple[dict[str, Bounds | None], frozenset[str]]:
+        """Names of a feed with their bounds, none if one of them is refused, and those that are plain."""
+        names = {name: self.types.bounds.get(name) for name in values}
+        if any(self._unwanted(where, reporter, name)[0] for name in names):
+            return {}, frozenset()
+        plain = frozenset(name for name, bounds in names.items() if _is_open(bounds))
+        return names, self._sets.setdefault(plain, plain)
 
     def feed(self, place: Location, reporter: str) -> Feed:
         """The feed of a reporter at a place; made if it is not there."""
@@ -205,37 +265,49 @@ class Intake:
 
     def _bind(self, feed: Feed, name: str) -> None:
         """A feed's name, with what its type allows."""
+        if feed.shared:
+            feed.names, feed.shared = dict(feed.names), False
         feed.names[name] = self.types.bounds.get(name)
         feed.plain = None
 
     def _disown(self, place: Location, feed: Feed, name: str) -> bool:
         """Take a name from a feed, if it had it; the view is the caller's."""
-        if feed.names.pop(name, False) is False:
+        if name not in feed.names:
             return False
+        if feed.shared:
+            feed.names, feed.shared = dict(feed.names), False
+        del feed.names[name]
         feed.plain = None
         place.overlay.pop(name, None)
         return True
 
     def _problem(self, place: Location, feed: Feed, name: str, value: Reading) -> tuple[str, str]:
         """Why a reading is refused: a word for counting and words for people; both '' if it is good."""
+        if name in place.static:
+            return "static", "has a static value in hosts.yaml, which wins"
+        reason, words = self._unwanted(place.kind, feed.reporter, name)
+        if reason:
+            return reason, words
+        if isinstance(value, Absent):
+            return (
+                ("", "") if value.presence is not Presence.VALUE else ("value", "an absence of kind 'value'")
+            )
+        problem = value_problem(self.types.all[name], value)
+        return ("value", problem) if problem else ("", "")
+
+    def _unwanted(self, where: LocationKind, reporter: str, name: str) -> tuple[str, str]:
+        """Why no value of this name is taken from this reporter at such a place; both '' if values are."""
         kind = self.types.all.get(name)
         if kind is None:
             return (
                 "unknown-type",
                 "no such resource type; declare it in resources.yaml or the reporter's YAML",
             )
-        if name in place.static:
-            return "static", "has a static value in hosts.yaml, which wins"
-        if kind.scope not in _SCOPES[place.kind]:
-            return "scope", f"has scope {kind.scope.value}, not that of a {place.kind.value}"
-        if kind.reporter and place.kind is LocationKind.HOST and kind.reporter != feed.reporter:
+        if kind.scope not in _SCOPES[where]:
+            return "scope", f"has scope {kind.scope.value}, not that of a {where.value}"
+        if kind.reporter and where is LocationKind.HOST and kind.reporter != reporter:
             return "reporter", f"only {kind.reporter} may report it"
-        if isinstance(value, Absent):
-            return (
-                ("", "") if value.presence is not Presence.VALUE else ("value", "an absence of kind 'value'")
-            )
-        problem = value_problem(kind, value)
-        return ("value", problem) if problem else ("", "")
+        return "", ""
 
     def _refuse(
         self, place: Location, feed: Feed, name: str, value: Reading, why: tuple[str, str], *, now: float
@@ -317,40 +389,39 @@ class Intake:
     def revive(self, place: Location, now: float) -> None:
         """Readings whose feed was refreshed are values again."""
         for feed in place.feeds.values():
-            age_s = now - feed.born
+            age_s, otherwise = now - feed.born, _ttl_s(feed)
             for name in feed.names:
-                if name in place.overlay and age_s <= self._ttl_s(feed, name):
+                if name in place.overlay and age_s <= self.types.ttls.get(name, otherwise):
                     self.supply.set_value(place, name, place.overlay.pop(name))
                     feed.plain = None
                     place.expires = 0.0
 
     def age(self, place: Location, now: float) -> None:
         """Turn stale what is too old, and find when to look again (`Location.expires`)."""
-        following = NEVER
+        following, ttls, values = NEVER, self.types.ttls, place.values
         for feed in place.feeds.values():
-            age_s = now - feed.born
-            fault = feed.state.cause if feed.state else ""
+            born, otherwise = feed.born, _ttl_s(feed)
+            due = now - born
             for name in feed.names:
-                reading = place.values[name]
-                if isinstance(reading, Absent):
-                    continue
-                ttl_s = self._ttl_s(feed, name)
-                if age_s <= ttl_s:
-                    following = min(following, feed.born + ttl_s)
-                    continue
-                seen = settle(reading, age_ms=age_s * 1000, ttl_ms=ttl_s * 1000, fault=fault)
-                if isinstance(seen, Absent):
-                    place.overlay[name] = reading
-                    feed.plain = None
-                    self.supply.set_value(
-                        place, name, msgspec.structs.replace(seen, since_ms=int((feed.born + ttl_s) * 1000))
-                    )
+                ttl_s = ttls.get(name, otherwise)
+                if due <= ttl_s:
+                    if born + ttl_s < following and values[name].__class__ is not Absent:
+                        following = born + ttl_s
+                elif values[name].__class__ is not Absent:
+                    self._settle(place, feed, name, now, ttl_s=ttl_s)
         # A hair later, so that a feed which expires just then is over its time when it is looked at.
         place.expires = math.nextafter(following, NEVER)
 
-    def _ttl_s(self, feed: Feed, name: str) -> float:
-        state = feed.state
-        return self.types.ttl_s(name, state.ttl_ms * 0.001 if state and state.ttl_ms else UNKNOWN_TTL_S)
+    def _settle(self, place: Location, feed: Feed, name: str, now: float, *, ttl_s: float) -> None:
+        """A reading's time is over."""
+        reading = place.values[name]
+        fault = feed.state.cause if feed.state else ""
+        seen = settle(reading, age_ms=(now - feed.born) * 1000, ttl_ms=ttl_s * 1000, fault=fault)
+        if isinstance(seen, Absent):
+            place.overlay[name] = reading
+            feed.plain = None
+            over = msgspec.structs.replace(seen, since_ms=int((feed.born + ttl_s) * 1000))
+            self.supply.set_value(place, name, over)
 
     # ------------------------------------------------------------------------------------------ whole
 
@@ -401,6 +472,17 @@ class Intake:
                 if wanted is None or name in wanted:
                     self._take(place, feed, name, value, now)
         place.expires = 0.0
+
+
+def _ttl_s(feed: Feed) -> float:
+    """Time to live of a feed's readings whose type has none, in seconds."""
+    state = feed.state
+    return state.ttl_ms * 0.001 if state is not None and state.ttl_ms else UNKNOWN_TTL_S
+
+
+def _is_open(bounds: Bounds | None) -> bool:
+    """Whether every plain number is within these."""
+    return bounds is not None and bounds[0] <= 0 and bounds[1] >= LARGEST_INTEGER
 
 
 def _same(one: Absent, other: Absent) -> bool:

@@ -41,13 +41,15 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Feed:
     """The readings of one reporter at one location; their freshness is its own."""
 
-    __slots__ = ("born", "names", "plain", "refused", "reporter", "run", "state")
+    __slots__ = ("born", "names", "plain", "refused", "reporter", "run", "shared", "state")
 
     def __init__(self, reporter: str) -> None:
         self.reporter = reporter
         self.run = 0
         self.born = 0.0
         """Monotonic time of its last good frame, in seconds."""
+        self.shared = False
+        """`names` is other feeds' too: copy it before a change."""
         self.names: dict[str, Bounds | None] = {}
         """Names that it owns here. The bounds let a number pass at once; None: look closely."""
         self.plain: frozenset[str] | None = None

@@ -83,11 +83,12 @@ class Broker:
             **self.questions.handlers(),
             **dict.fromkeys(m.Order.__args__, self._order),
         }
-        self.sitemap.show(now)
+        self.sitemap.build(now)
 
     def start(self, now: float) -> list[Effect]:
         """Begin the reign; nothing may be served before its ticket is committed."""
-        self.state.supply.take_turn()  # everything so far is in the first snapshot
+        self.state.hosts.show_all()
+        self.state.supply.forget_turn()  # everything so far is in the first snapshot
         epoch = facts.EpochStarted(epoch=self.state.changes.epoch)
         self.state.out.append(self.state.journal.persist([epoch]))
         grace = now + self.state.config.rejoin

@@ -25,10 +25,11 @@ class SiteMap:
         self._joining: dict[str, Host] = {}
         """Hosts that have a deadline for joining."""
 
-    def show(self, now: float) -> None:
-        """Bring the whole map up to ledger and files."""
+    def build(self, now: float) -> None:
+        """Make the map what ledger and files say; its hosts are shown by `Broker.start`."""
         hosts = self.state.hosts
-        hosts.show_all()
+        for name in sorted({*self.state.site.groups_of, *self.state.journal.ledger.hosts}):
+            hosts.host(name)
         hosts.show_groups()
         for name in [*self.state.site.groups_of, *self.state.site.members]:
             self._show_static(name)
@@ -138,7 +139,8 @@ class SiteMap:
             for name in before.all.keys() | types.all.keys()
             if before.all.get(name) != types.all.get(name)
         }
-        state.types = state.intake.types = types
+        state.types = types
+        state.intake.use(types)
         self.types_news = True
         for place in list(state.supply.locations.values()):
             state.intake.look_again(place, now, changed)

@@ -6,7 +6,7 @@ encoded anew, and the delta of the turn has every change. Counts of readings by 
 change.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from xce.broker.core.location import Host, Location
 from xce.model.message import LocationChange, Quality
 from xce.model.supply import LocationKind, Source, location
-from xce.model.value import LARGEST_INTEGER, Presence, Reading, presence_of
+from xce.model.value import LARGEST_INTEGER, Absent, Presence, Reading, presence_of
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
@@ -136,6 +136,19 @@ class SupplyMap:
             place.pending = {}
         place.pending[name] = reading
 
+    def add_values(self, place: Location, values: Mapping[str, Reading | None]) -> None:
+        """Add readings of names that the place does not have yet."""
+        self.touch(place)
+        place.values.update(values)  # type: ignore[arg-type]
+        absent = [value for value in values.values() if isinstance(value, Absent)]
+        self._presences[Presence.VALUE] += len(values) - len(absent)
+        for reading in absent:
+            self._presences[reading.presence] += 1
+        if place.pending is None:
+            place.pending = dict(values)
+        else:
+            place.pending.update(values)
+
     # --------------------------------------------------------------------------------------- reading
 
     def encoded(self, place: Location, *, json: bool) -> bytes:
@@ -151,11 +164,15 @@ class SupplyMap:
     def take_turn(self) -> tuple[dict[str, Change], list[str]]:
         """What has changed since the last call: changes by key, and keys that are gone."""
         changes = {place.key: _change(place) for place in self.turn}
-        removed, self.removed = self.removed, []
+        removed = self.removed
+        self.forget_turn()
+        return changes, removed
+
+    def forget_turn(self) -> None:
+        """Tell nobody what has changed: nobody follows yet, or everybody has been told."""
         for place in self.turn:
             place.dirty, place.pending, place.news = False, None, None
-        self.turn = []
-        return changes, removed
+        self.turn, self.removed = [], []
 
     def quality(self) -> Quality:
         """Counts of readings by presence, and of hosts by state."""

@@ -17,12 +17,9 @@ class Types:
         self.list = list(self.all.values())
         self.digest = types_digest(self.list)
         self.origins = {name: admitted[name].origin for name in declared}
+        self.ttls: dict[str, float] = {kind.name: kind.ttl for kind in self.list if kind.ttl is not None}
+        """Seconds, of the types that have a time to live of their own."""
         self.bounds: dict[str, Bounds | None] = {name: bounds_of(kind) for name, kind in self.all.items()}
-
-    def ttl_s(self, name: str, feed_ttl_s: float) -> float:
-        """Time to live of one name's readings, in seconds: the type's, else the reporter's."""
-        kind = self.all.get(name)
-        return kind.ttl if kind is not None and kind.ttl is not None else feed_ttl_s
 
     def origin(self, name: str) -> str:
         """Where a type was declared, in words."""
