@@ -72,7 +72,7 @@ def _of_broker(status: BrokerStatus) -> Iterator[Metric]:
         ("trouble", "things that need an admin; xce-broker status names them", len(status.trouble)),
     ):
         yield _gauge(f"xce_broker_{name}", text, [((), value)])
-    peers = Counter(peer.role for peer in status.peers)
+    peers = Counter(status.roles)
     yield _gauge("xce_broker_peers", "connected peers", _by(peers), "role")
     refused = {
         name.removeprefix("refused."): count

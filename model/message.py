@@ -329,6 +329,9 @@ class MineRequest(_Request, frozen=True, kw_only=True, tag="mine"):
 class StatusRequest(_Request, frozen=True, kw_only=True, tag="status"):
     """The broker about itself; answered by `BrokerStatus`."""
 
+    peers: bool = False
+    """List the connected peers."""
+
 
 class KeysRequest(_Request, frozen=True, kw_only=True, tag="keys"):
     """All known keys; answered by `Keys`."""
@@ -512,7 +515,10 @@ class BrokerStatus(_Answer, frozen=True, kw_only=True, tag="status.is"):
     sequence: int
     uptime_s: float
     quality: Quality
+    roles: dict[str, int] = {}
+    """How many peers are connected, by role."""
     peers: list[PeerView] = []
+    """Only when asked for."""
     watchers: int = 0
     counters: dict[str, int] = {}
     """`refused.REASON`, `reports`, `values`, `deltas`, `watchers_cut`, `rubbish`, ... since the start."""

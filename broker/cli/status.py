@@ -40,15 +40,14 @@ def run(argv: Sequence[str]) -> int:
 def _body(options: argparse.Namespace) -> int:
 
     with connect(options) as client:
-        status = client.ask(StatusRequest(id=""))
+        status = client.ask(StatusRequest(id="", peers=options.peers))
     code = TROUBLE if status.trouble else GOOD
     if options.json:
         output.json(status)
         return code
     for text in status.trouble:
         print(f"needs attention: {output.printable(text)}")
-    roles = sorted({peer.role for peer in status.peers})
-    peers = ", ".join(f"{sum(peer.role == role for peer in status.peers)} {role}" for role in roles)
+    peers = ", ".join(f"{count} {role}" for role, count in sorted(status.roles.items()))
     output.fields(
         [
             ("broker", f"{status.software}, pid {status.pid}, up {output.age(status.uptime_s)}"),

@@ -1,5 +1,6 @@
 """Questions: snapshots, watches, inventories, and the broker about itself. Nothing here changes the map."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -208,7 +209,8 @@ class Questions:
                 sequence=position.sequence,
                 uptime_s=now - self.started,
                 quality=state.supply.quality(),
-                peers=[_peer_view(one, now) for one in state.peers],
+                roles=dict(Counter(one.role.value for one in state.peers if one.role)),
+                peers=[_peer_view(one, now) for one in state.peers] if request.peers else [],
                 watchers=len(state.changes),
                 counters=self.counters(),
                 trouble=self.troubles(),

@@ -233,7 +233,7 @@ def test_a_key_that_is_put_into_the_directory_is_taken_up_by_a_reload(tmp_path: 
 
         def known() -> bool:
             with Client(late, timeout=2) as client:
-                return bool(client.ask(m.StatusRequest(id="")).peers)
+                return bool(client.ask(m.StatusRequest(id="")).roles)
 
         until(known)
         assert status(broker).counters["refused.key"] >= 1
@@ -314,7 +314,7 @@ def test_a_thousand_peers_are_served_although_the_shell_allows_a_thousand_files(
                 assert f"serves {count + 1} peers already (max_peers)" in refused[0].message
                 for dealer in dealers[:20]:
                     dealer.close()
-                until(lambda: len(status(broker).peers) < count)
+                until(lambda: sum(status(broker).roles.values()) < count)
                 for dealer in dealers:
                     dealer.close()
     finally:

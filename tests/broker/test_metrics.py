@@ -23,7 +23,6 @@ from xce.broker.tally import TROUBLED, Tally
 from xce.model.message import (
     BrokerStatus,
     LocationView,
-    PeerView,
     Quality,
     ReporterState,
     SnapshotRequest,
@@ -42,7 +41,7 @@ STATUS = BrokerStatus(
     sequence=41,
     uptime_s=2.5,
     quality=Quality(),
-    peers=[PeerView(name="n", role="agent", key="k"), PeerView(name="m", role="agent", key="l")],
+    roles={"agent": 2},
     watchers=2,
     counters={"refused.duplicate": 4, "refused.value.maximum": 1, "watchers_cut": 1, "deltas": 41},
     trouble=["the disk is full"],
