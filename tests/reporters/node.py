@@ -86,9 +86,9 @@ class Node:
     def runs(self, name: str) -> list[RunResult]:
         return self.results.get(name, [])
 
-    def ran(self, name: str, times: int = 1) -> RunResult:
+    def ran(self, name: str, times: int = 1, within: float = 20.0) -> RunResult:
         """Waits for that many runs; the last one."""
-        self.until(lambda: len(self.runs(name)) >= times)
+        self.until(lambda: len(self.runs(name)) >= times, within)
         return self.runs(name)[-1]
 
     def now(self, name: str) -> message.ReporterState:

@@ -1,0 +1,74 @@
+"""Limits by the pids and memory controllers of control group version 2, where the machine has them there."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.reporters.node import ROOT, Node
+from xce.linux import cgroup
+from xce.linux.cgroup import Cgroup
+from xce.linux.reaper import Exit
+from xce.linux.spawn import spawn
+from xce.reporters.supervisor import BESIDE, CONTROLLERS
+
+TREE = Path(__file__).parents[2]
+JOIN = 'echo 0 > "$1/cgroup.procs" || exit 125; shift; exec "$@"'
+
+
+@pytest.fixture
+def limited(node: Node) -> Node:
+    if node.group is None or not node.group.controllers() >= CONTROLLERS:
+        pytest.skip("needs the pids and memory controllers below our own version 2 group")
+    return node
+
+
+def test_the_number_of_processes_is_bounded_whoever_the_user_is(limited: Node) -> None:
+    bomb = "#!/bin/sh\nn=0\nwhile [ $n -lt 60 ]; do sleep 5 & n=$((n + 1)); done\nexit 0\n"
+    limited.script("bomb", bomb, "limits: {processes: 12}\ntimeout: 30\ninterval: 60\n")
+    limited.start()
+    result = limited.ran("bomb", within=60)
+    assert "fork" in result.stderr
+    assert "left 11 processes behind" in result.notes[0]
+
+
+def test_memory_without_end_is_killed_and_the_limit_is_that_of_the_whole_group(limited: Node) -> None:
+    hog = "#!/bin/sh\nhead -c 200000000 /dev/zero | tail | wc -c &\nwait $!\nexit 0\n"
+    limited.script("hog", hog, "limits: {memory_mb: 20}\ntimeout: 60\ninterval: 60\n")
+    limited.start()
+    limited.ran("hog", within=60)
+    group = limited.supervisor.views()[0].group
+    events = dict(line.split() for line in Path(group, "memory.events").read_text().splitlines())
+    assert int(events["oom_kill"]) > 0
+    assert Path(group, "memory.max").read_text() == f"{20 << 20}\n"
+
+
+@pytest.fixture
+def unit(node: Node) -> Iterator[Cgroup]:
+    """A group that is delegated as systemd does it: with controllers, and a process in it."""
+    own = cgroup.own()
+    if not ROOT or own is None or not own.enable(set(CONTROLLERS)) >= CONTROLLERS:
+        pytest.skip("needs root in a version 2 group that can hand on the pids and memory controllers")
+    unit = own.child(f"xce-unit-{node.base.name}")
+    unit.create()
+    yield unit
+    unit.kill()
+    node.until(unit.remove)
+
+
+def test_an_agent_that_has_its_group_to_itself_moves_aside_so_that_limits_work(
+    node: Node, unit: Cgroup
+) -> None:
+    node.script("free", '#!/bin/sh\ncat "/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/pids.max"\n')
+    output = node.base / "output"
+    with output.open("w") as file:
+        ends: list[Exit] = []
+        solo = [sys.executable, "-m", "tests.reporters.solo", str(node.base), "test", "2"]
+        argv = ["/bin/sh", "-c", JOIN, "join", unit.path, *solo]
+        child = spawn(argv, {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(TREE)}, fds={1: file.fileno(), 2: 2})
+        node.kernel.reaper.watch(child, ends.append)
+        node.until(lambda: unit.child(BESIDE).pids() == [child.pid], within=60)
+        assert unit.own_pids() == []
+        node.until(lambda: ends, within=60)
+    assert '"lines": ["64"]' in output.read_text()
