@@ -38,6 +38,8 @@ from xce.wire.router import ListenError, Router
 from xce.wire.zap import Authenticator
 
 STOP_S = 10.0
+SWITCH_S = 0.0005
+"""How long the loop waits at most for a thread that computes: the store's, the cache's."""
 SPARE_FILES = 256
 """Descriptors for everything that is no peer."""
 
@@ -45,6 +47,7 @@ SPARE_FILES = 256
 def run(config: Path, *, start_empty: bool = False) -> int:
     """Serve until TERM or INT; 0 after a clean stop, 1 when it could not start."""
     log_to_stderr()
+    sys.setswitchinterval(SWITCH_S)
     gc.disable()  # a start makes half a million objects that stay; `Server.run` goes on with it
     try:
         settings = read_config(config)

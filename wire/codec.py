@@ -5,6 +5,7 @@ everything else a MessagePack document. Whatever the bytes are, decoding gives a
 `CodecError`.
 """
 
+import gc
 import sys
 from typing import Annotated
 
@@ -26,6 +27,9 @@ from xce.model.value import LARGEST_INTEGER
 _BRACE = 0x7B
 _ARRAYS = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 """Heads of MessagePack arrays (specification, "array format family")."""
+
+LARGE = 1 << 15
+"""Bytes of a message that is decoded without the collector."""
 
 _REFUSALS = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, MemoryError)
 
@@ -127,7 +131,15 @@ def decode_for_broker(data: bytes) -> Tick | ToBroker:
 
 def decode_from_broker(data: bytes) -> FromBroker:
     """What the broker says to a peer, in either encoding; raises `CodecError`."""
+    # A part of a snapshot is ten thousand new objects and no garbage: looking for some takes longer than
+    # decoding.
+    collecting = len(data) > LARGE and gc.isenabled()
+    if collecting:
+        gc.disable()
     try:
         return _from_broker_json(data) if data[:1] == b"{" else _from_broker(data)
     except _REFUSALS as error:
         raise CodecError(str(error) or type(error).__name__) from error
+    finally:
+        if collecting:
+            gc.enable()
