@@ -43,7 +43,7 @@ class CachedBodies(msgspec.Struct, kw_only=True):
 
     key: str
     refs: dict[str, InventoryRef]
-    bodies: dict[str, msgspec.Raw]
+    bodies: dict[str, bytes]
 
 
 def cached(place: Location) -> CachedPlace:
@@ -125,9 +125,7 @@ def _restore_values(
 def cached_bodies(place: Location) -> CachedBodies:
     """A location's inventories, with the references that belong to just these bodies."""
     refs = {name: ref for name, ref in place.view.inventories.items() if name in place.bodies}
-    return CachedBodies(
-        key=place.key, refs=refs, bodies={name: msgspec.Raw(place.bodies[name]) for name in refs}
-    )
+    return CachedBodies(key=place.key, refs=refs, bodies={name: place.bodies[name] for name in refs})
 
 
 def restore_bodies(state: State, cached: CachedBodies) -> None:
@@ -135,5 +133,5 @@ def restore_bodies(state: State, cached: CachedBodies) -> None:
     found = state.supply.locations.get(cached.key)
     if isinstance(found, Host) and found.state is not HostState.RELEASED:
         for reporter, ref in cached.refs.items():
-            found.bodies[reporter] = bytes(cached.bodies[reporter])
+            found.bodies[reporter] = cached.bodies[reporter]
             state.supply.set_entry(found, "inventories", reporter, ref)

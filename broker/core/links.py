@@ -4,7 +4,7 @@ import msgspec
 
 from xce.broker.core import access
 from xce.broker.core.effect import Send
-from xce.broker.core.location import NEVER, Host
+from xce.broker.core.location import NEVER, Host, packed
 from xce.broker.core.peer import Peer
 from xce.broker.core.state import State
 from xce.model import fact as facts
@@ -103,7 +103,7 @@ class Links:
         if host is None or len(reporter) > TEXT:
             self.state.counts["refused.inventory"] += 1
             return
-        host.bodies[reporter] = _encode(news.inventory)
+        host.bodies[reporter] = packed(_encode(news.inventory))
         self.state.supply.set_entry(host, "inventories", reporter, reference(news.inventory))
 
     def inventory_gone(self, peer: Peer, news: m.InventoryGone, _now: float) -> None:

@@ -5,6 +5,7 @@ lifecycles.
 """
 
 import math
+import zlib
 from typing import Any
 
 import msgspec
@@ -16,9 +17,20 @@ from xce.model.supply import Hold, HostState, LocationKind, PoolAmount, Source, 
 from xce.model.value import Reading
 
 NEVER = math.inf
+_LEVEL = 1
 
 Bounds = tuple[float, float]
 """Smallest and largest value that needs no closer look."""
+
+
+def packed(body: bytes) -> bytes:
+    """An inventory's bytes as they are kept."""
+    return zlib.compress(body, _LEVEL)
+
+
+def unpacked(kept: bytes) -> bytes:
+    """An inventory's bytes as they were."""
+    return zlib.decompress(kept)
 
 
 class View(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -91,7 +103,9 @@ class Location:
         self.overlay: dict[str, Reading] = {}
         """What was reported of names whose time is over; the view holds their absence."""
         self.bodies: dict[str, bytes] = {}
-        """Inventories in MessagePack, by reporter."""
+        """Inventories in MessagePack, compressed (`packed`), by reporter: they are large, and seldom asked
+        for.
+        """
         self.expires = 0.0
         """Nothing here turns stale before this moment; it may be later."""
         self.deadline = NEVER

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from xce.broker.core.effect import SendBytes
-from xce.broker.core.location import Location, View
+from xce.broker.core.location import Location, View, unpacked
 from xce.broker.core.peer import Peer
 from xce.broker.core.state import State
 from xce.model import message as m
@@ -121,9 +121,10 @@ class Questions:
         for key, reporters in request.wanted.items():
             place = self.state.supply.locations.get(key)
             for reporter in reporters if place is not None else ():
-                if place is not None and (body := place.bodies.get(reporter)) is not None:
-                    found.setdefault(key, {})[reporter] = body
-                    size += len(body)
+                if place is None or (kept := place.bodies.get(reporter)) is None or size > BODIES_BYTES:
+                    continue
+                body = found.setdefault(key, {})[reporter] = unpacked(kept)
+                size += len(body)
         if size > BODIES_BYTES:
             message = f"{size} bytes of inventories are more than {BODIES_BYTES} in one answer; ask for fewer"
             self.state.send(peer, m.Failed(id=request.id, code="invalid", message=message))
