@@ -23,6 +23,8 @@ from xce.reporters.reporter import Reporter
 from xce.reporters.result import Sink, View
 
 CONTROLLERS = frozenset({"memory", "pids"})
+LEAVING_LOOK, LEAVING_LOOKS = 0.02, 50
+"""Seconds between, and number of, tries to remove the groups at the end."""
 BESIDE = "xce-agent-itself"
 """The group that the agent moves to when the one that it is in shall hand controllers on."""
 STOP_GRACE = 5.0
@@ -284,6 +286,11 @@ class Supervisor:
         done, self._stopped = self._stopped, None
         for reporter in self.reporters.values():
             reporter.close()
-        if self.group is not None:
-            self.group.remove()
-        done()
+        self._leave(done, looks=0 if self._alive else LEAVING_LOOKS)
+
+    def _leave(self, done: Callable[[], object], looks: int) -> None:
+        """Remove our groups. For a moment after a kill the kernel still calls them busy."""
+        if self.group is None or self.group.remove() or looks == 0:
+            done()
+        else:
+            self.loop.call_later(LEAVING_LOOK, self._leave, done, looks - 1)

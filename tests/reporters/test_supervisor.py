@@ -324,6 +324,7 @@ def test_stopping_ends_everything_at_once(node: Node) -> None:
     node.stop()
     assert node.children() == []
     assert node.runs("stubborn") == []  # no fault of its own
+    assert node.group is None or not node.group.exists()
 
 
 def test_hostile_names_do_no_harm(node: Node) -> None:
