@@ -18,12 +18,13 @@ from bench.children import say
 from bench.job import reports
 from bench.job.floor import CONTEXT
 from xce.agent.core import Core, Identity
+from xce.agent.effect import Effect, Learn
 from xce.agent.link import Link
 from xce.linux.loop import Loop
 from xce.model.instance import Inventory, InventoryRef, reference
 from xce.model.link import Phase
 from xce.model.message import FeedTick, ReporterState
-from xce.model.resource import ResourceType
+from xce.model.resource import ResourceType, types_digest
 from xce.model.value import Reading, digest
 from xce.wire import keys
 
@@ -57,6 +58,7 @@ class Table:
         self._indices: dict[str, Reading] = {**indices}
         self._site: dict[str, Reading] = {**site}
         self._changed: dict[str, Reading | None] = {}
+        self._types = ""
         self._feeds = [
             FeedTick(reports.BUILTIN, 1, 0, dict(indices)),
             FeedTick(reports.SITE_REPORTER, 1, 0, dict(site)),
@@ -116,7 +118,12 @@ class Table:
         return self._digest
 
     def types_digest(self) -> str:
-        return ""
+        return self._types
+
+    def hear(self, effect: Effect) -> None:
+        """Remember the cluster's types, as agents do."""
+        if isinstance(effect, Learn):
+            self._types = types_digest(effect.types)
 
 
 class _Agents:
@@ -139,7 +146,7 @@ class _Agents:
                 core,
                 endpoint=fleet.endpoint,
                 credentials=lambda: (own, broker),
-                on_effect=lambda _: None,
+                on_effect=table.hear,
                 every_turn=False,
             )
             self._cores.append(core)

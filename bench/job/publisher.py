@@ -5,6 +5,7 @@
 Prints a line when all hosts are connected and have reported once, and one after each phase.
 """
 
+import gc
 import signal
 import sys
 import time
@@ -38,6 +39,8 @@ class Publisher:
         """Connect, report once, then follow the phases."""
         self._sends = self._hub.connect(self._job)
         self._hub.seed(self._job, self._sends)
+        gc.collect()
+        gc.disable()
         say(connected=len(self._sends))
         for phase, rate in enumerate(self._job.phases):
             while self._counters.phase < phase:

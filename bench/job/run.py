@@ -94,6 +94,7 @@ class Stage:
             part = msgspec.structs.replace(self.job, first=number * share, hosts=share, phases=rates)
             self._publishers.append(self._started(stack, f"publisher{number}", part))
         if self._consumer is None:
+            HUBS[self.job.hub].await_all(self.job)
             return
         seeded = self._consumer.answer(_LONG_S)
         if seeded["received"] != seeded["wanted"]:
@@ -134,6 +135,11 @@ class Stage:
             "consumer_s": seen["cpu_s"],
         }
         return msgspec.convert({**figures, **own}, Phase)
+
+    def leave(self) -> None:
+        """End the hosts, so that they do not connect again."""
+        for child in self._publishers:
+            child.stop()
 
     def end(self) -> tuple[float | None, bool | None, str]:
         """After the last phase: ms of a snapshot, whether it is the mirror, what the hub complained of."""

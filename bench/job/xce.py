@@ -29,6 +29,7 @@ from xce.model.message import (
     Report,
     ReporterNews,
     Resync,
+    StatusRequest,
     Welcome,
 )
 from xce.wire import codec, keys
@@ -84,6 +85,21 @@ class Xce(Hub):
             if job.instances:
                 found = reports.inventory(job.first + host, job.instances)
                 send(codec.encode(InventoryNews(inventory=found)))
+
+    def await_all(self, job: Job) -> None:
+        """Ask the broker."""
+        deadline = time.monotonic() + _PATIENCE_S
+        with Client(_broker(job)) as client:
+            while time.monotonic() < deadline:
+                status = client.ask(StatusRequest(id=""))
+                if status.quality.hosts.get("available") == job.hosts and self._stocked(client, job):
+                    return
+                time.sleep(0.3)
+        raise ConnectionError(f"the broker has not taken all hosts: {status.quality}")
+
+    def _stocked(self, client: Client, job: Job) -> bool:
+        """Whether the broker has the inventories of all hosts."""
+        return not job.instances or all(view.inventories for view in client.snapshot().locations.values())
 
     def finish(self) -> str:
         """A broker that asks for anything again has missed something."""

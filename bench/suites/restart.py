@@ -152,9 +152,9 @@ def _start(options: Options) -> Lines:
     job = Job(hub="xce-broker", hosts=hosts, variants=1)
     times: list[float] = []
     with stage(job, publishers=2, consumer=False) as staged:
-        time.sleep(1)
         broker = product.existing_broker(staged.work / "hub")
         staged.hub.stop()
+        staged.leave()
         _add_facts(broker.state, facts)
         for _ in range(options.repetitions):
             start = time.monotonic()

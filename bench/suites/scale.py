@@ -78,15 +78,15 @@ def _devices(options: Options, hosts: int) -> Lines:
     """A snapshot when only references of inventories travel, and what their bodies would cost."""
     job = Job(hub="xce-broker", hosts=hosts, instances=_INSTANCES, variants=1)
     times: list[float] = []
-    with stage(job, publishers=_PUBLISHERS, consumer=False) as staged:
-        time.sleep(1)
-        with Client(Broker(f"ipc://{staged.address}"), timeout=60) as client:
-            for _ in range(options.repetitions):
-                start = time.monotonic()
-                mirror = client.snapshot()
-                times.append((time.monotonic() - start) * 1e3)
-                known = sum(bool(view.inventories) for view in mirror.locations.values())
-                yield Cell(suite="scale", side="devices", values={"ms": times[-1], "inventories": known})
+    with ExitStack() as stack:
+        staged = stack.enter_context(stage(job, publishers=_PUBLISHERS, consumer=False))
+        client = stack.enter_context(Client(Broker(f"ipc://{staged.address}"), timeout=60))
+        for _ in range(options.repetitions):
+            start = time.monotonic()
+            mirror = client.snapshot()
+            times.append((time.monotonic() - start) * 1e3)
+            known = sum(bool(view.inventories) for view in mirror.locations.values())
+            yield Cell(suite="scale", side="devices", values={"ms": times[-1], "inventories": known})
     found = figure(times)
     trouble = "" if known == hosts else f"only {known} of {hosts} hosts have an inventory"
     yield Result(goal="G12", judged=found, measured=found, unit="ms", trouble=trouble)
