@@ -154,7 +154,7 @@ class Intake:
     # ------------------------------------------------------------------------------ from the supervisor
 
     def run_finished(self, name: str, result: RunResult) -> str:
-        """A run is over; see `reporters.reporter.Sink`."""
+        """A run is over; see `reporters.result.Sink`."""
         account = self.accounts[name]
         account.exit = result.exit
         account.heard = True
@@ -176,7 +176,7 @@ class Intake:
         return account.trouble if outcome.refused and not outcome.frames else ""
 
     def frame(self, name: str, line: bytes | TooLong, number: int, at: float) -> None:
-        """A line of a persistent or elim reporter; see `reporters.reporter.Sink`."""
+        """A line of a persistent or elim reporter; see `reporters.result.Sink`."""
         account = self.accounts[name]
         if number == 1:
             account.begin_stream()

@@ -40,10 +40,6 @@ class Log:
             del self._faults[about]
             self.notice(f"{about}: all right again after {now - begin[0]:.0f} s")
 
-    def forget(self, about: str) -> None:
-        """What the fault was about is gone."""
-        self._faults.pop(about, None)
-
     def _write(self, priority: int, text: str) -> None:
         line = text.replace("\n", "; ")
         try:

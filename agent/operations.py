@@ -1,7 +1,7 @@
 """What can be asked over the local socket. Each operation is a function of request and reply.
 
 `status` the status document · `watch` it again at every change · `explain` one resource, with what the broker
-holds of it · `reset` a reporter · `doctor` what only the running agent can tell `xce-agent doctor`.
+holds of it · `reset` a reporter.
 """
 
 from collections.abc import Callable, Mapping

@@ -29,6 +29,7 @@ from xce.broker.logs import log, log_to_stderr
 from xce.broker.server import Server, answered
 from xce.broker.store import Loaded, StoreError
 from xce.broker.store.sqlite import SqliteStore
+from xce.model import VERSION
 from xce.model.configuration import BrokerFile, HostsFile, ResourcesFile
 from xce.model.fact import KeyAdded
 from xce.model.refusal import ConfigRefused
@@ -205,7 +206,7 @@ class Daemon:
             answers=answered(loaded.answers),
             least_epoch=self._keeper.last_epoch + 1,
             own_key=self._key.public.decode() if self._key else "",
-            software=_software(),
+            software=f"xce-broker {VERSION}",
             pid=os.getpid(),
         )
         self._keeper.restore(broker)
@@ -298,15 +299,6 @@ def _text(path: str) -> str:
 
 def _wall() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _software() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - needed once
-
-    try:
-        return f"xce-broker {version('xce')}"
-    except PackageNotFoundError:
-        return "xce-broker (not installed)"
 
 
 def _notifier() -> Callable[[str], object]:

@@ -215,13 +215,6 @@ def unit_of(types: Mapping[str, ResourceType], resource: str) -> str:
     return kind.unit if kind else ""
 
 
-def quality_of(mirror: Mirror) -> dict[str, int]:
-    """Readings by presence, as they are in the mirror now."""
-    return Counter(
-        presence_of(reading).value for view in mirror.locations.values() for reading in view.values.values()
-    )
-
-
 def whole(number: float) -> Value:
     """A number without a fraction as an integer, so that it is shown as one."""
     return int(number) if float(number).is_integer() else number

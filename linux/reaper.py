@@ -24,11 +24,6 @@ class Exit(NamedTuple):
     status: int = 0
     signal: int = 0
 
-    @property
-    def good(self) -> bool:
-        """Ended by itself with status 0."""
-        return not self.signal and self.status == 0
-
     def __str__(self) -> str:
         if not self.signal:
             return f"exit status {self.status}"

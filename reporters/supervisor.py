@@ -171,7 +171,7 @@ class Supervisor:
     # ------------------------------------------------------------------------- what reporters ask for
 
     def has_own_user(self, candidate: Candidate) -> bool:
-        """Shared."""
+        """See `Shared`."""
         wanted = candidate.settings.user
         if wanted in ("", self.settings.user, "root") or self.policy.uid != 0:
             return False
@@ -179,17 +179,17 @@ class Supervisor:
         return users_named.count(wanted) <= 1
 
     def ready(self, reporter: Reporter) -> None:
-        """Shared."""
+        """See `Shared`."""
         if not self._stopping:
             self._waiting[reporter.name] = reporter
             self._start_waiting()
 
     def begun(self, reporter: Reporter) -> None:
-        """Shared."""
+        """See `Shared`."""
         self._alive.add(reporter)
 
     def finished(self, reporter: Reporter) -> None:
-        """Shared."""
+        """See `Shared`."""
         if not reporter.alive:
             self._alive.discard(reporter)
             if self._leaving.get(reporter.name) is reporter:

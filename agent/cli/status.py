@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.output import ago, span
 
 SUMMARY = "what the agent, its link and its reporters are doing, and what is wrong"
@@ -24,25 +25,21 @@ Status = dict[str, Any]
 
 def run(argv: Sequence[str]) -> int:
     """Ask the agent and print; the exit code tells good from bad."""
-    options = list(argv)
-    if "--help" in options or "-h" in options:
+    if "--help" in argv or "-h" in argv:
         print(USAGE_TEXT)
         return GOOD
-    values, flags = {"--socket": "", "--config": ""}, set()
-    while options:
-        option = options.pop(0)
-        if option in values and options:
-            values[option] = options.pop(0)
-        elif option in {"--json", "--watch"}:
-            flags.add(option)
-        else:
-            output.fail("xce-agent status", f"cannot understand {option!r}\n{USAGE_TEXT}")
-            return USAGE
     try:
-        path = client.socket_path(values["--socket"], values["--config"])
-        return _print(path, as_json="--json" in flags, watch="--watch" in flags)
+        options = Options(argv, flags=["--json", "--watch"], values=["--socket", "--config"])
+        if options.arguments:
+            raise UsageError(f"cannot understand {options.arguments[0]!r}")
+    except UsageError as error:
+        output.fail("xce-agent status", f"{error}\n{USAGE_TEXT}")
+        return USAGE
+    try:
+        path = client.socket_path(options.get("--socket"), options.get("--config"))
+        return _print(path, as_json=options.has("--json"), watch=options.has("--watch"))
     except (client.NotRunning, client.AgentError) as error:
-        if "--json" in flags:
+        if options.has("--json"):
             output.print_json({"running": False, "error": str(error)})
         else:
             output.fail("xce-agent status", str(error))

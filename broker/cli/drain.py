@@ -43,7 +43,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     if options.host and not options.end and not options.reason:
         raise UsageError("a drain needs a reason", "--reason 'why'")
     if options.end and not options.host:

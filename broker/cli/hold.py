@@ -48,7 +48,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     if options.location:
         try:
             split_location(options.location)

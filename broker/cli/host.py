@@ -61,7 +61,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     names = select.hosts(options.host)
     with connect(options) as client:
         for name in names:

@@ -43,7 +43,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     with connect(options) as client:
         mirror = client.snapshot(detail=True)
     wanted = selector(options.pattern)
@@ -64,11 +63,7 @@ def _body(options: argparse.Namespace) -> int:
                     row.host,
                     row.state,
                     ",".join(row.conditions),
-                    "; ".join(
-                        filter(
-                            None, (f"drained ({row.drained})" * bool(row.drained), output.holds(row.holds))
-                        )
-                    ),
+                    _holds(row),
                     row.source,
                     ",".join(row.groups),
                     _readings(row.presences),

@@ -44,7 +44,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     if options.base is None and options.borrowed is None:
         raise UsageError("nothing to set", "give --base, --borrowed, or both")
     with connect(options) as client:

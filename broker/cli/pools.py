@@ -41,7 +41,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     with connect(options) as client:
         mirror = client.snapshot(detail=True)
     wanted = selector(options.pattern)
@@ -50,19 +49,7 @@ def _body(options: argparse.Namespace) -> int:
         output.json(rows)
         return GOOD
     output.table(
-        (
-            "POOL",
-            "RESOURCE",
-            "BASE",
-            "BORROWED",
-            "TOTAL",
-            "REPORTED",
-            "AGE",
-            "REPORTER",
-            "STATE",
-            "HOLDS",
-            "CAUSE",
-        ),
+        HEADERS,
         [
             (
                 row.pool,
@@ -83,7 +70,3 @@ def _body(options: argparse.Namespace) -> int:
         none="no such pool" if options.pattern else "no pools",
     )
     return GOOD
-
-
-def _amount(number: float | None) -> str:
-    return "" if number is None else output.value(views.whole(number))

@@ -39,7 +39,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     bodies: dict[str, dict[str, Inventory]] = {}
     with connect(options) as client:
         mirror = client.snapshot(options.location, detail=True)

@@ -38,7 +38,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     with connect(options) as client:
         status = client.ask(StatusRequest(id="", peers=options.peers))
     code = TROUBLE if status.trouble else GOOD

@@ -55,7 +55,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     resources, hosts, places = map(selector, (options.resource, options.host, options.location))
     with connect(options) as client:
         mirror = client.snapshot(detail=True)

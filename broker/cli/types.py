@@ -39,7 +39,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-
     with connect(options) as client:
         mirror = client.snapshot(["host:-"])  # the head of a snapshot has the types; no location is wanted
     wanted = selector(options.name)

@@ -42,7 +42,7 @@ class Hellos:
             self._external(peer, hello, now)
         else:
             self._enter(peer, role, hello.name)
-            self.state.send(peer, self._welcome(hello, resync=False, hosts=None))
+            self.state.send(peer, self._welcome(hello, resync=False, host=None))
 
     def _stranger(self, peer: Peer, hello: m.Hello) -> tuple[str, str, str] | None:
         """Why somebody may not be who he says; None if he may."""
@@ -108,7 +108,7 @@ class Hellos:
         hosts.arrived(host)
         if not resync:
             hosts.synced(host)
-        welcome = self._welcome(hello, resync=resync, hosts=host)
+        welcome = self._welcome(hello, resync=resync, host=host)
         host.told = (welcome.state, welcome.conditions, welcome.holds)
         state.send(peer, welcome)
 
@@ -129,21 +129,21 @@ class Hellos:
         external.quiet_s = self._interval_s() * state.config.missed_heartbeats
         external.deadline = now + external.quiet_s
         resync = not hello.digest or hello.digest != external.digest()
-        state.send(peer, self._welcome(hello, resync=resync, hosts=None))
+        state.send(peer, self._welcome(hello, resync=resync, host=None))
 
-    def _welcome(self, hello: m.Hello, *, resync: bool, hosts: Host | None) -> m.Welcome:
+    def _welcome(self, hello: m.Hello, *, resync: bool, host: Host | None) -> m.Welcome:
         state = self.state
         interval_ms = int(self._interval_s() * 1000)
         position = state.changes.position()
         wanted: list[str] = []
-        if hosts is not None:
-            for reporter in [name for name in hosts.view.inventories if name not in hello.inventories]:
-                state.intake.inventory_gone(hosts, reporter)
-            held = hosts.view.inventories
+        if host is not None:
+            for reporter in [name for name in host.view.inventories if name not in hello.inventories]:
+                state.intake.inventory_gone(host, reporter)
+            held = host.view.inventories
             wanted = [
                 reporter
                 for reporter, ref in hello.inventories.items()
-                if reporter not in hosts.bodies or held[reporter].digest != ref.digest
+                if reporter not in host.bodies or held[reporter].digest != ref.digest
             ]
         return m.Welcome(
             epoch=position.epoch,
@@ -153,9 +153,9 @@ class Hellos:
             resync=resync,
             inventories=wanted,
             types=None if hello.types == state.types.digest else state.types.list,
-            state=hosts.view.state if hosts else "",
-            conditions=hosts.view.conditions if hosts else [],
-            holds=hosts.view.holds if hosts else [],
+            state=host.view.state if host else "",
+            conditions=host.view.conditions if host else [],
+            holds=host.view.holds if host else [],
         )
 
     def _rival(self, host: Host, peer: Peer, hello: m.Hello, now: float) -> None:

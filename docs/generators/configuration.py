@@ -26,10 +26,14 @@ of the files, with comments, are in [`etc/`](../etc).
 |---|---|---|
 | [`/etc/xce/agent.yaml`](#etcxceagentyaml) | `xce-agent` on each host | at SIGHUP (`systemctl reload`) |
 | [`NAME.yaml`](#nameyaml) beside a reporter | `xce-agent`, `xce-reporter` | at once |
-| [`/etc/xce/broker.yaml`](#etcxcebrokeryaml) | `xce-broker` | at its next start |
+| [`/etc/xce/broker.yaml`](#etcxcebrokeryaml) | `xce-broker` | at SIGHUP, but for the keys below |
 | [`/etc/xce/resources.yaml`](#etcxceresourcesyaml) | `xce-broker` | at SIGHUP |
 | [`/etc/xce/hosts.yaml`](#etcxcehostsyaml) | `xce-broker` | at SIGHUP |
 | [`/etc/xce/reporter.yaml`](#etcxcereporteryaml) | `xce-reporter run` | at SIGHUP |
+
+Some keys count only at the next start: of broker.yaml `listen`, `local`, `key`, `accepted_keys`,
+`state_directory`, `keep_deltas`, `metrics` and `audit`; of agent.yaml and reporter.yaml `name`,
+`state_directory`, `run_directory` and `cgroup`.
 
 ## How files are read
 
