@@ -165,7 +165,10 @@ def _check(outcome: Outcome) -> None:
         assert absent.cause.isprintable()
     feed = FeedTick("fuzz", 1, 0, {**outcome.values, **outcome.silent})
     report = Report(1, [feed])
-    assert codec.decode_for_broker(codec.encode(report)) == report
+    data = codec.encode(report)
+    decoded = codec.decode_for_broker(data)
+    assert isinstance(decoded, Report)  # perhaps the codec's own kind of it
+    assert codec.encode(decoded) == data
     if outcome.instances is not None:
         inventory = outcome.instances.numbered("fuzz", 1)
         assert msgspec.msgpack.decode(codec.encode(inventory), type=Inventory) == inventory
