@@ -97,12 +97,11 @@ class Daemon:
     def __init__(self, path: Path, config: BrokerFile, stack: ExitStack, *, start_empty: bool) -> None:
         self.path, self.config, self._stack = path, config, stack
         self._signals = _Signals()
-        self._most_peers = sys.maxsize
         self._notify = _notifier()
         self._signal_socket = self._catch_signals()
         self._key = keys.load(Path(config.key), secret=True) if config.listen else None
         site = read_site(config)
-        self._raise_file_limit()
+        self.config = self._with_room(config)
         state = Path(config.state_directory)
         background = Background(say=lambda text: log.warning("%s", text))
         stack.callback(background.close, STOP_S)
@@ -212,22 +211,18 @@ class Daemon:
         self._keeper.restore(broker)
         return broker
 
-    def _raise_file_limit(self) -> None:
-        """A peer is a descriptor: raise our limit as far as we may, and serve as many peers as it allows."""
+    def _with_room(self, config: BrokerFile) -> BrokerFile:
+        """The settings, with no more peers than there can be descriptors for; raises the limit for them."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = self.config.max_peers + SPARE_FILES
+        wanted = config.max_peers + SPARE_FILES
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         if soft < limit:
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-        if limit < wanted:
-            most = max(1, limit - SPARE_FILES)
-            log.warning("serving at most %d peers: only %d files may be open (LimitNOFILE)", most, limit)
-            self._most_peers = most
-            self.config = self._limited(self.config)
-
-    def _limited(self, config: BrokerFile) -> BrokerFile:
-        """The settings, with no more peers than there can be descriptors for."""
-        return msgspec.structs.replace(config, max_peers=min(config.max_peers, self._most_peers))
+        if limit == wanted:
+            return config
+        most = max(1, limit - SPARE_FILES)
+        log.warning("serving at most %d peers: only %d files may be open (LimitNOFILE)", most, limit)
+        return msgspec.structs.replace(config, max_peers=most)
 
     def _catch_signals(self) -> socket.socket:
         ours, wake = socket.socketpair()
@@ -263,7 +258,7 @@ class Daemon:
             trouble["files"] = f"files are refused, the old ones stay in force: {words}"
         else:
             trouble.pop("files", None)
-            self._server.perform(self.broker.reload(site, time.monotonic(), config=self._limited(config)))
+            self._server.perform(self.broker.reload(site, time.monotonic(), config=self._with_room(config)))
             log.info("took up broker.yaml, resources.yaml and hosts.yaml")
         self._server.perform(self.broker.add_keys(self._accepted_keys()))
         self._notify(f"READY=1\nSTATUS={self._status()}")

@@ -224,6 +224,21 @@ def test_a_bad_file_is_refused_whole_and_shown_until_it_is_good(tmp_path: Path) 
         assert status(broker).trouble == []
 
 
+def test_more_peers_after_a_reload_may_have_as_many_descriptors(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        with LiveBroker(tmp_path, max_peers=10) as broker:
+            pid = status(broker).pid
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == 1024
+            settings = tmp_path / "broker.yaml"
+            settings.write_text(settings.read_text().replace('"max_peers":10', '"max_peers":1000'))
+            broker.reload()
+            until(lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == 1256)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_key_that_is_put_into_the_directory_is_taken_up_by_a_reload(tmp_path: Path) -> None:
     with LiveBroker(tmp_path, tcp=True) as broker:
         late = broker.new_key("late", Role.CONTROLLER)
