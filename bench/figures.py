@@ -79,12 +79,14 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Figure:
 
 
 def verdict(goal: Goal, result: Result) -> str:
-    """`stretch met`, `must met`, `MISSED`, or why there is none."""
+    """`stretch met`, `must met`, `MISSED`, or why there is none; `stretch missed` where there is no must."""
     if result.trouble or result.judged is None:
         return result.trouble or "not measured"
     value = result.judged.median
     if _reaches(value, goal.stretch, goal=goal):
         return "stretch met"
+    if math.isinf(goal.must):
+        return "stretch missed"
     return "must met" if _reaches(value, goal.must, goal=goal) else MISSED
 
 

@@ -34,8 +34,16 @@ def table(data: bytes) -> str:
     results = {line.goal: line for line in lines if isinstance(line, Result)}
     found = {goal: results.get(goal, Result(goal=goal)) for goal in GOALS}
     machines = [line for line in lines if isinstance(line, Machine)]
-    about = "\n".join(sorted({_about(machine) for machine in machines}))
+    about = "\n".join([*sorted({_about(machine) for machine in machines}), *_repetitions(machines)])
     return f"{about}\n\n{markdown(cells(GOALS[goal], result) for goal, result in found.items())}"
+
+
+def _repetitions(machines: list[Machine]) -> list[str]:
+    counts = [machine.repetitions for machine in machines]
+    if not counts:
+        return []
+    fewest, most = min(counts), max(counts)
+    return [f"{fewest} repetitions." if fewest == most else f"{fewest} to {most} repetitions."]
 
 
 def _about(machine: Machine) -> str:
