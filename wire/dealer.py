@@ -121,8 +121,13 @@ class Dealer:
         return cast("int", self._monitor.getsockopt(zmq.FD))
 
     def readable(self) -> bool:
-        """Whether a message is waiting."""
-        return bool(cast("int", self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        """Whether a message or an event is waiting.
+
+        The monitor is asked, too: its descriptor tells nothing before it has been found empty once, and a
+        link that comes up at once would go unnoticed.
+        """
+        sockets = (self._socket, self._monitor)
+        return any(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN for socket in sockets)
 
     def send(self, data: bytes) -> bool:
         """Queue one message; False when the link is not ready or its queue is full."""

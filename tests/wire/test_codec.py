@@ -23,7 +23,9 @@ PAYLOADS: list[type[msgspec.Struct]] = [
     *typing.get_args(message.FromBroker),
 ]
 
-_values = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text())
+_finite = st.floats(allow_nan=False, allow_infinity=False)
+"""JSON has no others, and no value is let in that is not finite."""
+_values = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), _finite, st.text())
 _instances = st.builds(Instance, id=st.from_regex(r"[a-z]{1,9}", fullmatch=True), kind=st.just("gpu"))
 STRICT: dict[Any, st.SearchStrategy[Any]] = {
     Instance: _instances,
@@ -43,7 +45,7 @@ STRICT: dict[Any, st.SearchStrategy[Any]] = {
     Absent: st.builds(Absent, st.sampled_from(Presence), cause=st.text(), last=st.none() | _values),
     Count: st.integers(0, 2**53),
     int: st.integers(-(2**63), 2**63 - 1),
-    float: st.floats(allow_nan=False, allow_infinity=False),
+    float: _finite,
     str: st.text(max_size=8),
     bool: st.booleans(),
     type(None): st.none(),

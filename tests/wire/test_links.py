@@ -281,3 +281,21 @@ def test_tcp_without_keys_is_not_offered() -> None:
             gone=lambda stranger: None,
             context=context,
         )
+
+
+def test_a_link_that_is_up_before_anybody_looks_is_told_without_another_wake_up(tmp_path: Path) -> None:
+    """The monitor's descriptor is silent until the monitor was found empty once."""
+    endpoint = f"ipc://{tmp_path}/up.sock"
+    router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    router.bind(endpoint)
+    dealer = Dealer(endpoint)
+    try:
+        deadline = time.monotonic() + 5
+        while not dealer.readable() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert dealer.readable()
+        assert dealer.events()[-1].state is LinkState.READY
+        assert not dealer.readable()
+    finally:
+        dealer.close()
+        router.close(linger=0)
