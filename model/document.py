@@ -37,14 +37,17 @@ _BRACKETS = re.compile(r"[\[{,]\s*[\w.-]*\w\[[0-9]")
 _PLAIN = "plain"
 
 
-def load(text: str, path: str, kind: type[T]) -> T:
-    """The struct that `text` describes; `path` is for messages. Raises `ConfigRefused` with every error."""
-    return load_placed(text, path, kind).value
+def load(text: str, path: str, kind: type[T], *, nodes: int = NODES) -> T:
+    """The struct that `text` describes; `path` is for messages. Raises `ConfigRefused` with every error.
+
+    `nodes` bounds the number of values in it.
+    """
+    return load_placed(text, path, kind, nodes=nodes).value
 
 
-def load_placed(text: str, path: str, kind: type[T]) -> Document[T]:
+def load_placed(text: str, path: str, kind: type[T], *, nodes: int = NODES) -> Document[T]:
     """Like `load`, with the places kept for checks across files (`model.site`)."""
-    root, errors = _read(text.removeprefix("\ufeff"), path)
+    root, errors = _read(text.removeprefix("\ufeff"), path, nodes)
     fitting = Fitting(path)
     value = fitting.fit(root, kind) if root is not None else None
     told = {error.line for error in errors}
@@ -55,7 +58,7 @@ def load_placed(text: str, path: str, kind: type[T]) -> Document[T]:
     return Document(value, path, root)
 
 
-def _read(text: str, path: str) -> tuple[Node | None, list[ConfigError]]:
+def _read(text: str, path: str, nodes: int) -> tuple[Node | None, list[ConfigError]]:
     try:
         top = yaml.compose(text, Loader=_Loader)
     except yaml.reader.ReaderError as error:
@@ -65,7 +68,7 @@ def _read(text: str, path: str) -> tuple[Node | None, list[ConfigError]]:
         return None, [_syntax(error, text, path)]
     except (yaml.YAMLError, RecursionError):
         return None, [ConfigError(path, 0, "", "cannot be read as YAML: nested too deeply")]
-    reading = _Reading(path)
+    reading = _Reading(path, nodes)
     root = reading.node(top, "", 0) if top is not None else Node(1, None)
     return root, reading.errors
 
@@ -109,17 +112,17 @@ class _Loader(_Base):  # type: ignore[misc, valid-type]  # one of two bases, cho
 class _Reading:
     """Turns PyYAML's nodes into ours; goes on after an error."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, nodes: int) -> None:
+        self.path, self.nodes = path, nodes
         self.errors: list[ConfigError] = []
-        self.left = NODES
+        self.left = nodes
 
     def node(self, node: yaml.Node, key: str, depth: int) -> Node:
         line = node.start_mark.line + 1
         self.left -= 1
         if depth > DEPTH or self.left < 0:
             if self.left >= 0 or self.left == -1:
-                limit = f"nested deeper than {DEPTH}" if depth > DEPTH else f"more than {NODES} values"
+                limit = f"nested deeper than {DEPTH}" if depth > DEPTH else f"more than {self.nodes} values"
                 self._fail(line, key, limit)
             self.left = min(self.left, 0) - 1
             return Node(line, None)

@@ -27,6 +27,8 @@ NOT_APPLICABLE = 78
 """Exit status of a reporter whose resources have no meaning on this node (EX_CONFIG of sysexits.h)."""
 REASON = 1024
 """Characters of a condition's reason."""
+LOOKED_AT = 1024
+"""Conditions of one frame, good and bad."""
 
 
 class Context(msgspec.Struct, kw_only=True):
@@ -266,8 +268,11 @@ def _conditions(
     raw: list[object], line: int, limits: Limits
 ) -> tuple[list[ReportedCondition], list[Refusal]]:
     taken: dict[str, ReportedCondition] = {}
-    refusals = []
-    for item in raw:
+    refusals: list[Refusal] = []
+    if len(raw) > LOOKED_AT:
+        reason = f"{len(raw)} of them; only the first {LOOKED_AT} were looked at"
+        refusals.append(Refusal(name="conditions", reason=reason, line=line))
+    for item in raw[:LOOKED_AT]:
         name = item.get("name") if isinstance(item, dict) else None
         problem = _condition_problem(item, name, taken, limits)
         if problem or not isinstance(item, dict) or not isinstance(name, str):
@@ -306,13 +311,17 @@ def _joined(parts: Sequence[Outcome], limits: Limits) -> Outcome:
     refusals: list[Refusal] = []
     conditions: dict[str, ReportedCondition] | None = None
     again: set[str] = set()
-    for part in parts:
+    for part in parts:  # in place: a run may have ten thousand lines with a name each
         again |= run.values.keys() & part.values.keys()
-        run.values = {name: run.values[name] for name in run.values if name not in part.silent} | part.values
-        run.silent = {name: run.silent[name] for name in run.silent if name not in part.values} | part.silent
+        for mine, its in ((run.values, part.silent), (run.silent, part.values)):
+            for name in its:
+                mine.pop(name, None)
+        run.values.update(part.values)
+        run.silent.update(part.silent)
         run.instances = part.instances or run.instances
         if part.conditions is not None:
-            conditions = (conditions or {}) | {item.name: item for item in part.conditions}
+            conditions = {} if conditions is None else conditions
+            conditions.update({item.name: item for item in part.conditions})
         refusals += part.refusals
         run.refused += part.refused - len(part.refusals)
         run.notes += part.notes
@@ -322,7 +331,10 @@ def _joined(parts: Sequence[Outcome], limits: Limits) -> Outcome:
         refusals.append(Refusal(reason=reason))
     if again:
         run.notes.append("given by several lines, the last one counts: " + ", ".join(sorted(again)[:8]))
-    run.conditions = None if conditions is None else list(conditions.values())
+    if conditions is not None and len(conditions) > limits.conditions:
+        reason = f"{len(conditions)} of them in one run, more than {limits.conditions}"
+        refusals.append(Refusal(name="conditions", reason=reason))
+    run.conditions = None if conditions is None else list(conditions.values())[: limits.conditions]
     run.notes = run.notes[: limits.refusals]
     return _refused(run, refusals, limits)
 

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from xce.linux import paths
+from xce.model.builtin_types import BUILTIN
 from xce.model.configuration import ReporterSettings
 from xce.model.refusal import ConfigRefused
 from xce.model.supply import name_problem
@@ -41,6 +42,10 @@ IGNORED = (
 """Editors' and packages' leftovers: never run, never shown."""
 SETTINGS = ".yaml"
 SETTINGS_BYTES = 256 << 10
+SETTINGS_NODES = 50_000
+"""Values in one NAME.yaml, aliases counted each time: reading so many takes the agent a tenth of a second."""
+ERRORS = 5
+"""Of one NAME.yaml that are told."""
 SCRIPT_BYTES = 256 << 20
 ENTRIES = 4096
 NAME_CHARACTERS = 64
@@ -74,11 +79,16 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     settings: ReporterSettings = ReporterSettings()
     settings_signature: Signature = ()
     """Of the NAME.yaml that `settings` were read from; () when there is none, or it does not fit."""
+    misfit: str = ""
+    """What is wrong with a NAME.yaml that does not fit."""
+    misfit_signature: Signature = ()
+    """Of that file."""
 
     def same_as(self, other: "Candidate") -> bool:
         """Whether nothing that matters differs (a mere `touch` does not)."""
         mine, its = (
-            msgspec.structs.replace(one, signature=(), settings_signature=()) for one in (self, other)
+            msgspec.structs.replace(one, signature=(), settings_signature=(), misfit_signature=())
+            for one in (self, other)
         )
         return mine == its
 
@@ -87,7 +97,7 @@ def parse_settings(text: str, path: str) -> ReporterSettings:
     """NAME.yaml as settings; raises `ConfigRefused`."""
     from xce.model import document  # noqa: PLC0415 - PyYAML is heavy, and most reporters have no settings
 
-    return document.load(text, path, ReporterSettings)
+    return document.load(text, path, ReporterSettings, nodes=SETTINGS_NODES)
 
 
 def signature_of(found: os.stat_result) -> Signature:
@@ -186,12 +196,16 @@ def _inspect(path: str, trusted: Collection[int], before: Candidate | None, pars
         interpreter=escape(_interpreter(head).decode(errors="replace")),
         settings=read.settings,
         settings_signature=read.signature,
+        misfit=read.misfit,
+        misfit_signature=read.misfit_signature,
     )
 
 
 def _name_problem(name: str) -> str:
     if len(name) > NAME_CHARACTERS:
         return f"longer than {NAME_CHARACTERS} characters"
+    if name == BUILTIN:
+        return "the agent's own source is called so"
     return name_problem(name)
 
 
@@ -233,6 +247,8 @@ class _Read(msgspec.Struct, kw_only=True):
     signature: Signature = ()
     problem: str = ""
     warning: str = ""
+    misfit: str = ""
+    misfit_signature: Signature = ()
 
 
 def _settings(path: str, trusted: Collection[int], before: Candidate | None, parse: Parse) -> _Read:
@@ -248,13 +264,36 @@ def _settings(path: str, trusted: Collection[int], before: Candidate | None, par
         signature = signature_of(os.fstat(fd))
         if before is not None and before.settings_signature == signature:
             return _Read(settings=before.settings, signature=signature)
+        if before is not None and before.misfit_signature == signature:
+            return _misfit(before.misfit, signature, before)
         return _Read(settings=parse(_text(fd, path), path), signature=signature)
-    except (ValueError, OSError, ConfigRefused) as error:
-        if before is not None and before.digest and not before.problem:
-            return _Read(settings=before.settings, warning=f"{error}; the settings before it stay in force")
-        return _Read(problem=str(error))
+    except OSError as error:
+        return _misfit(f"cannot read {escape(path)}: {error.strerror}", (), before)
+    except (ValueError, ConfigRefused) as error:
+        return _misfit(_first_errors(error), signature, before)
     finally:
         os.close(fd)
+
+
+def _misfit(words: str, signature: Signature, before: Candidate | None) -> _Read:
+    """A NAME.yaml that does not fit; what was good before it stays in force."""
+    if before is not None and before.digest and not before.problem:
+        return _Read(
+            settings=before.settings,
+            warning=f"{words}; the settings before it stay in force",
+            misfit=words,
+            misfit_signature=signature,
+        )
+    return _Read(problem=words, misfit=words, misfit_signature=signature)
+
+
+def _first_errors(error: ValueError | ConfigRefused) -> str:
+    """Some of what is wrong with a file, for a line in a table: there may be thousands."""
+    if not isinstance(error, ConfigRefused):
+        return str(error)
+    told = [str(one) for one in error.errors[:ERRORS]]
+    more = f"\n(and {len(error.errors) - ERRORS} more)" if len(error.errors) > ERRORS else ""
+    return "\n".join(told) + more
 
 
 def _text(fd: int, path: str) -> str:

@@ -15,6 +15,8 @@ from xce.model.value import LARGEST_INTEGER
 
 TEXT = 200
 """Characters kept of a text that was refused."""
+NEAR = 64
+"""Characters around an error in which its usual reason is looked for."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +172,11 @@ def shown(value: object, limit: int = TEXT) -> str:
         value = value[: limit + 1]  # before the work of writing it
     elif isinstance(value, list):
         value = value[: limit + 1]
-    return escape(json.dumps(value, ensure_ascii=False, default=_plain), limit)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=_plain)
+    except RecursionError:  # it was read with more of the stack left
+        return "nested too deeply to be shown"
+    return escape(text, limit)
 
 
 class _Object(dict[str, Any]):
@@ -253,8 +259,10 @@ def _why(error: json.JSONDecodeError, text: str) -> str:
 
 
 def _usual_reason(text: str, place: int) -> str:
-    for match in _DECIMAL_COMMA.finditer(text):
-        if match.start() <= place <= match.end() + 1:
+    # Only what is near: on a long line of digits the pattern looks at each of them from each of them.
+    begin = max(0, place - NEAR)
+    for match in _DECIMAL_COMMA.finditer(text[begin : place + NEAR]):
+        if begin + match.start() <= place <= begin + match.end() + 1:
             return f"a decimal comma? {match[0]} must be {match[0].replace(',', '.')}, whatever the locale"
     before, here = text[:place].rstrip(), text[place:].lstrip()
     if not here:

@@ -50,13 +50,23 @@ def check(raw: list[object], *, complete: bool, line: int = 0) -> tuple[Found | 
 
 
 def _drop_orphans(sound: dict[str, Instance], line: int) -> list[Refusal]:
-    """Takes out units whose parent is not there, and theirs."""
+    """Takes out units that no line of parents leads to a whole unit from: orphans, theirs, and circles."""
+    children: dict[str, list[Instance]] = {}
+    for unit in sound.values():
+        children.setdefault(unit.parent, []).append(unit)
+    whole = children.get("", [])
+    for unit in whole:
+        whole += children.get(unit.id, ())
+    kept = {unit.id for unit in whole}
+    lost = [unit for unit in sound.values() if unit.id not in kept]
     refusals = []
-    while orphans := [unit for unit in sound.values() if unit.parent and unit.parent not in sound]:
-        for unit in orphans:
-            reason = f"its parent {unit.parent} is not in the inventory"
-            refusals.append(Refusal(name=f"instance {unit.id}", reason=reason, line=line))
-            del sound[unit.id]
+    for unit in lost:
+        why = "is not taken, or is a part of it" if unit.parent in sound else "is not in the inventory"
+        refusals.append(
+            Refusal(name=f"instance {unit.id}", reason=f"its parent {unit.parent} {why}", line=line)
+        )
+    for unit in lost:
+        del sound[unit.id]
     return refusals
 
 

@@ -29,8 +29,9 @@ FIRST_LINE_BYTES = 512
 UNWATCHED = 0.1
 """Seconds for which a one-shot run's output stays in its pipes: most runs are over by then."""
 STDERR_PER_S = 1 << 20
-STREAM_PER_S, FRAMES_PER_S = 8 << 20, 100
-"""Read of a persistent reporter; beyond that it is slowed down by its full pipe."""
+STREAM_PER_S, FRAMES_PER_S, BUSY_PER_S = 8 << 20, 100, 0.1
+"""Bytes, lines and seconds of our time that a persistent reporter has in a second; beyond that it is slowed
+down by its full pipe."""
 
 
 class RunOwner(Protocol):
@@ -192,7 +193,8 @@ class Run:
         self.stderr = Tail()
         self._lines = Lines(line_bytes)
         self._waiting: deque[bytes | TooLong] = deque()
-        self._second, self._told = 0.0, 0
+        self._second, self._told, self._spent = 0.0, 0, 0.0
+        self._dropped = 0
         self._timer: Timer | None = None
         """Streaming: when more lines may be told; else when the output is watched from."""
         self._ending: Ending | None = None
@@ -221,6 +223,8 @@ class Run:
             notes.append(f"left {len(left)} processes behind, which were ended: {left[0]}")
         if self._slowed:
             notes.append("slowed down: more output than a reporter may have")
+        if self._dropped:
+            notes.append(f"of what it printed at its end, {self._dropped} lines were dropped")
         if self._incomplete:
             notes.append("its last line was not complete and was dropped")
         return notes
@@ -272,10 +276,12 @@ class Run:
         """Lines of a streaming run, as many a second as a sane one can have."""
         now = self._loop.now()
         if now - self._second >= 1:
-            self._second, self._told = now, 0
-        while self._waiting and self._told < FRAMES_PER_S:
+            self._second, self._told, self._spent = now, 0, 0.0
+        while self._waiting and self._told < FRAMES_PER_S and self._spent < BUSY_PER_S:
             self._told += 1
+            begun = self._loop.now()
             self._tell(self._waiting.popleft())
+            self._spent += self._loop.now() - begun
         if self._waiting and not self._exited:
             self._slowed = True
             self._out.pause(self._second + 1)
@@ -300,11 +306,23 @@ class Run:
         if not self._streaming and rest and not self.ending:
             self._keep(rest)
         self._incomplete = self._streaming and bool(rest)
+        left_behind = not self.ending and self.group.populated()
+        try:
+            self._tell_rest()
+            self._owner.exited(how, describe(self.group.pids()) if left_behind else [])
+        finally:  # whatever is wrong with what it said: the run must be over some time
+            self._close()
+            self._after_exit(left_behind=left_behind)
+
+    def _tell_rest(self) -> None:
+        """What a streaming run wrote last: the newest of it, as much as counts in one second."""
+        self._dropped = max(0, len(self._waiting) - FRAMES_PER_S)
+        for _ in range(self._dropped):
+            self._waiting.popleft()
         while self._waiting:
             self._tell(self._waiting.popleft())
-        self._close()
-        left_behind = not self.ending and self.group.populated()
-        self._owner.exited(how, describe(self.group.pids()) if left_behind else [])
+
+    def _after_exit(self, *, left_behind: bool) -> None:
         if self._ending is not None:
             self._ending.look()
         elif left_behind:

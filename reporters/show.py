@@ -3,10 +3,14 @@
 from typing import TYPE_CHECKING
 
 from xce.model import message
+from xce.reporters.frame import escape
 from xce.reporters.result import View
 
 if TYPE_CHECKING:
     from xce.reporters.reporter import Reporter
+
+PATH = 1024
+"""Characters of a path; the name of a file need not be UTF-8, but what is sent must."""
 
 
 def told(reporter: "Reporter") -> message.ReporterState:
@@ -16,7 +20,7 @@ def told(reporter: "Reporter") -> message.ReporterState:
         state=reporter.shown().value,
         cause=reporter.held_back or reporter.cause,
         note="; ".join(part for part in (candidate.warning, reporter.person.note) if part),
-        path=candidate.path,
+        path=escape(candidate.path, PATH),
         script=candidate.digest[:16],
         mode=candidate.settings.mode.value,
         interval_ms=round(timing.interval * 1000),
