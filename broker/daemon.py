@@ -4,6 +4,7 @@ Anything that is wrong at the start ends it with words on stderr and exit status
 that do not fit are refused whole and what was good stays in force, shown as trouble by `xce-broker status`.
 """
 
+import errno
 import gc
 import os
 import resource
@@ -32,7 +33,7 @@ from xce.broker.store.sqlite import SqliteStore
 from xce.model import VERSION
 from xce.model.configuration import BrokerFile, HostsFile, ResourcesFile
 from xce.model.fact import KeyAdded
-from xce.model.refusal import ConfigRefused
+from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.site import Site
 from xce.wire import keys
 from xce.wire.router import ListenError, Router
@@ -68,7 +69,10 @@ def read_config(path: Path) -> BrokerFile:
     """broker.yaml; raises `ConfigRefused`, `OSError`."""
     from xce.model import document  # noqa: PLC0415 - YAML is needed at the start and on SIGHUP only
 
-    return document.load(path.read_text(), str(path), BrokerFile)
+    text = _text(str(path))
+    if text is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return document.load(text, str(path), BrokerFile)
 
 
 def read_site(config: BrokerFile) -> Site:
@@ -76,8 +80,8 @@ def read_site(config: BrokerFile) -> Site:
     from xce.model import document  # noqa: PLC0415 - see above
     from xce.model.site import check_site, site_of  # noqa: PLC0415
 
-    resources = document.load_placed(_text(config.resources), config.resources, ResourcesFile)
-    hosts = document.load_placed(_text(config.hosts), config.hosts, HostsFile)
+    resources = document.load_placed(_text(config.resources) or "", config.resources, ResourcesFile)
+    hosts = document.load_placed(_text(config.hosts) or "", config.hosts, HostsFile)
     if errors := check_site(resources, hosts):
         raise ConfigRefused(errors)
     return site_of(resources.value, hosts.value)
@@ -101,6 +105,8 @@ class Daemon:
         self._signal_socket = self._catch_signals()
         self._key = keys.load(Path(config.key), secret=True) if config.listen else None
         site = read_site(config)
+        self._filled = _filled(str(path), config.resources, config.hosts)
+        """Files that said something when they were last taken up."""
         self.config = self._with_room(config)
         state = Path(config.state_directory)
         background = Background(say=lambda text: log.warning("%s", text))
@@ -251,6 +257,13 @@ class Daemon:
         trouble = self.broker.questions.trouble
         try:
             config = read_config(self.path)
+            named = (str(self.path), config.resources, config.hosts)
+            filled = _filled(*named)
+            if emptied := sorted((self._filled & set(named)) - filled):
+                # A file that an editor or a full disk has just cut to nothing must not empty the cluster.
+                hint = "to mean it, start the broker anew"
+                problem = "was not empty before, and is empty or not there now"
+                raise ConfigRefused([ConfigError(path, 0, "", problem, hint) for path in emptied])
             site = read_site(config)
         except (ConfigRefused, OSError) as error:
             words = "; ".join(map(str, error.errors)) if isinstance(error, ConfigRefused) else str(error)
@@ -258,6 +271,7 @@ class Daemon:
             trouble["files"] = f"files are refused, the old ones stay in force: {words}"
         else:
             trouble.pop("files", None)
+            self._filled = filled
             self._server.perform(self.broker.reload(site, time.monotonic(), config=self._with_room(config)))
             log.info("took up broker.yaml, resources.yaml and hosts.yaml")
         self._server.perform(self.broker.add_keys(self._accepted_keys()))
@@ -285,11 +299,20 @@ class Daemon:
         return f"{available} of {sum(quality.hosts.values())} hosts available"
 
 
-def _text(path: str) -> str:
+def _text(path: str) -> str | None:
+    """What is in a file, None if it is not there; raises `ConfigRefused` for what is no text."""
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
-        return ""
+        return None
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 at byte {error.start + 1}"
+        raise ConfigRefused([ConfigError(path, 0, "", problem)]) from error
+
+
+def _filled(*paths: str) -> set[str]:
+    """Those of the files that say something."""
+    return {path for path in paths if (_text(path) or "").strip()}
 
 
 def _wall() -> str:

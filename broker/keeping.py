@@ -90,7 +90,7 @@ class Keeper:
                 )
             for data in bodies.entries.values() if bodies else ():
                 cached.restore_bodies(broker.state, inventories(data))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, OverflowError) as error:  # another version's vocabulary
             log.warning("cannot use all of the last values: %s; they come as the hosts report", error)
             return
         log.info("took up the last values of %d locations, %.0f s old", len(values.entries), age_ms / 1000)

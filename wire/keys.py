@@ -169,10 +169,11 @@ def _read(path: Path, *, secret: bool) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise KeyFileError(f"cannot read {path}: it is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise KeyFileError(f"cannot read {path}: it is not a regular file")
         if status.st_uid not in {0, os.geteuid()}:
             raise KeyFileError(
                 f"cannot trust {path}: it belongs to user {status.st_uid}, not to root or to us"
@@ -183,7 +184,10 @@ def _read(path: Path, *, secret: bool) -> str:
             raise KeyFileError(
                 f"cannot trust {path}: mode {status.st_mode & 0o777:03o} is too open; chmod {wanted} {path}"
             )
-        data = file.read(_FILE_BYTES + 1)
+        try:
+            data = file.read(_FILE_BYTES + 1)
+        except OSError as error:
+            raise KeyFileError(f"cannot read {path}: {error.strerror}") from error
     if len(data) > _FILE_BYTES:
         raise KeyFileError(f"cannot read {path}: longer than {_FILE_BYTES} bytes")
     try:

@@ -224,6 +224,51 @@ def test_a_bad_file_is_refused_whole_and_shown_until_it_is_good(tmp_path: Path) 
         assert status(broker).trouble == []
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"hosts: \xff\n", "not UTF-8 at byte 8"),
+        (b"", "was not empty before"),
+        (None, "was not empty before"),
+    ],
+)
+def test_a_file_that_is_no_text_or_was_cut_to_nothing_takes_no_host_away(
+    tmp_path: Path, content: bytes | None, told: str
+) -> None:
+    """An editor that was stopped, or a full disk, must not end the broker or empty the cluster."""
+    with LiveBroker(tmp_path) as broker, Client(broker.local) as client:
+        hosts = tmp_path / "hosts.yaml"
+        good = hosts.read_bytes()
+        if content is None:
+            hosts.unlink()
+        else:
+            hosts.write_bytes(content)
+        broker.reload()
+        until(lambda: status(broker).trouble)
+        assert told in status(broker).trouble[0]
+        assert "host:node1" in client.snapshot().locations
+        hosts.write_bytes(good)
+        broker.reload()
+        until(lambda: status(broker).trouble == [])
+
+
+def test_something_that_is_no_key_file_among_the_keys_is_named_and_the_others_count(tmp_path: Path) -> None:
+    with LiveBroker(tmp_path, tcp=True) as broker:
+        accepted = Path(next(tmp_path.rglob("accepted")))
+        (accepted / "folder.pub").mkdir()
+        os.mkfifo(accepted / "pipe.pub")
+        late = broker.new_key("late", Role.CONTROLLER)
+        broker.reload()
+        until(lambda: "folder.pub" in " ".join(status(broker).trouble))
+        assert "not a regular file" in " ".join(status(broker).trouble)
+
+        def known() -> bool:
+            with Client(late, timeout=2) as client:
+                return bool(client.ask(m.StatusRequest(id="")).roles)
+
+        until(known)
+
+
 def test_more_peers_after_a_reload_may_have_as_many_descriptors(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
