@@ -1,13 +1,15 @@
 """What counts as a reporter, why not, and how soon a change is seen."""
 
 import os
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests.linux.kernel import Kernel
 from tests.reporters.node import ROOT, Node
-from xce.model.configuration import Mode
+from xce.model.configuration import Mode, ReporterSettings
 from xce.reporters import directory
 from xce.reporters.directory import Candidate, scan
 from xce.reporters.watch import Watch
@@ -274,3 +276,58 @@ def test_names_of_files_become_names_that_can_be_shown() -> None:
     assert directory._shown("new\nline") == "new\\nline"
     assert directory._shown("bad\udcff").isprintable()
     assert len(directory._shown("x" * 255)) == 64
+
+
+def test_the_name_of_the_agents_own_source_is_not_to_be_had(place: Path) -> None:
+    put(place / "builtin")
+    assert "the agent's own source is called so" in one(place, "builtin").problem
+
+
+def test_of_thousands_of_mistakes_some_are_told(place: Path) -> None:
+    put(place / "free")
+    put(place / "free.yaml", "".join(f"key{number}: 1\n" for number in range(20_000)), 0o644)
+    problem = one(place).problem
+    assert problem.count("unknown key") == 5
+    assert problem.endswith("(and 19995 more)")
+
+
+def test_settings_that_do_not_fit_are_not_read_again_until_they_change(place: Path) -> None:
+    read: list[str] = []
+
+    def parse(text: str, path: str) -> ReporterSettings:
+        read.append(text)
+        return directory.parse_settings(text, path)
+
+    def look(before: dict[str, Candidate]) -> dict[str, Candidate]:
+        return scan(str(place), TRUSTED, before=before, parse=parse)
+
+    put(place / "free")
+    put(place / "free.yaml", "nonsense: 1\n", 0o644)
+    first = look({})
+    assert look(first) == first
+    assert "nonsense" in first["free"].problem
+    assert len(read) == 1
+    put(place / "free.yaml", "interval: 7\n", 0o644)
+    good = look(first)
+    assert good["free"].settings.interval == 7
+    put(place / "free.yaml", "interval: never\n", 0o644)
+    bad = look(good)
+    assert look(bad) == bad
+    assert bad["free"].settings.interval == 7
+    assert "the settings before it stay in force" in bad["free"].warning
+    assert len(read) == 3
+
+
+def test_a_bomb_of_aliases_is_refused_soon(place: Path) -> None:
+    put(place / "free")
+    rows = [f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in pairwise("abcdefghij")]
+    put(place / "free.yaml", "\n".join(["a: &a [x]", *rows]), 0o644)
+    began = time.monotonic()
+    assert f"more than {directory.SETTINGS_NODES} values" in one(place).problem
+    assert time.monotonic() - began < 1.5  # 0.15 s; with the limit of big files it was 2 s
+
+
+def test_what_is_no_file_is_no_settings(place: Path) -> None:
+    put(place / "free")
+    (place / "free.yaml").mkdir()
+    assert one(place).problem == f"cannot read {place}/free.yaml: Is a directory"

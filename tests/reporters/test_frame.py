@@ -1,12 +1,14 @@
 """One line of output: what is read, what is refused with which words, and that no bytes break it."""
 
 import json
+import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from xce.reporters.frame import LIMITS, Frame, Lines, Refusal, TooLong, Unfit, escape, parse_line
+from xce.reporters.frame import LIMITS, Frame, Lines, Refusal, TooLong, Unfit, escape, parse_line, shown
 
 
 def frame(line: bytes) -> Frame:
@@ -185,3 +187,25 @@ def test_an_endless_line_is_told_at_once_and_costs_no_memory() -> None:
 def test_escaped_text_is_printable_and_bounded(text: str) -> None:
     assert escape(text, 50).isprintable()
     assert len(escape(text, 50)) <= 500
+
+
+@pytest.mark.parametrize(
+    "line", [b"{" + b"1" * 200_000, b'{"a": 1,' + b"1" * 200_000, b"{1" + b",1" * 100_000]
+)
+def test_looking_for_the_usual_reason_takes_no_time_on_a_line_of_digits(line: bytes) -> None:
+    began = time.monotonic()
+    assert isinstance(parse_line(line, 1), Refusal)
+    assert time.monotonic() - began < 1  # some milliseconds; it was a minute
+
+
+def test_a_value_that_is_nested_as_deep_as_can_be_read_can_be_shown() -> None:
+    for depth in range(1, 1200):
+        line = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
+        parsed = parse_line(line, 1)
+        if isinstance(parsed, Frame):
+            assert deeper(lambda value=parsed.values["a"]: shown(value), 5)  # type: ignore[misc]
+
+
+def deeper(call: Callable[[], str], frames: int) -> str:
+    """Call with so much less of the stack left: who shows is deeper in it than who reads."""
+    return deeper(call, frames - 1) if frames else call()

@@ -1,6 +1,7 @@
 """One run: what of its output is kept, and that memory and time stay bounded whatever it prints."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from xce.linux.reaper import Exit
 from xce.reporters import cage
 from xce.reporters.ending import Stuck
 from xce.reporters.frame import LIMITS, TooLong
-from xce.reporters.run import Run, Tail
+from xce.reporters.run import FRAMES_PER_S, Run, Tail
 
 MIB = 1 << 20
 
@@ -199,3 +200,42 @@ def test_a_start_that_fails_leaves_no_descriptor(owner: Owner, tmp_path: Path) -
             )
         os.close(fd)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_run_is_over_whatever_goes_wrong_with_what_it_said(owner: Owner, tmp_path: Path) -> None:
+    class Fussy(Owner):
+        def exited(self, how: Exit, left: list[Stuck]) -> None:
+            raise ValueError(how)
+
+    told: list[Exception] = []
+    owner.kernel.loop.on_error = lambda error, _: told.append(error)
+    fussy = Fussy(owner.kernel)
+    fussy.start(shell(tmp_path, "echo; sleep 300 &\n"))
+    assert fussy.done
+    assert [str(error) for error in told] == ["exit status 0"]
+
+
+def test_of_a_flood_at_its_end_a_stream_is_told_the_newest_lines(owner: Owner, tmp_path: Path) -> None:
+    script = tmp_path / "flood"
+    flood = "os.write(1, b''.join(b'{\"n\": %d}\\n' % n for n in range(60_000)))"
+    script.write_text(f"#!/usr/bin/python3\nimport fcntl, os\nfcntl.fcntl(1, 1031, 1 << 20)\n{flood}\n")
+    script.chmod(0o755)
+    run = owner.start(script, streaming=True)
+    assert len(owner.lines) <= 3 * FRAMES_PER_S
+    assert owner.lines[-1] == b'{"n": 59999}'
+    assert any("lines were dropped" in note for note in run.notes([]))
+
+
+def test_a_stream_whose_lines_take_long_to_read_is_slowed_down(owner: Owner, tmp_path: Path) -> None:
+    class Slow(Owner):
+        def line(self, line: bytes | TooLong, number: int) -> None:
+            super().line(line, number)
+            time.sleep(0.03)
+
+    slow = Slow(owner.kernel)
+    run = slow.start(shell(tmp_path, "exec yes\n"), streaming=True, until_over=False)
+    owner.kernel.until(lambda: len(slow.lines) >= 4)
+    owner.kernel.until(lambda: "slowed down: more output than a reporter may have" in run.notes([]))
+    assert len(slow.lines) < 20  # of a hundred that a quick one may have
+    run.end(0)
+    owner.kernel.until(lambda: slow.done)
