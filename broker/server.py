@@ -374,7 +374,13 @@ def answered(answers: dict[str, tuple[str, bytes]]) -> list[Answered]:
     """Remembered answers in the core's form, oldest first."""
     found = []
     for key, (request, data) in answers.items():
-        answer = codec.decode_from_broker(data)
+        try:
+            answer = codec.decode_from_broker(data)
+        except (
+            codec.CodecError
+        ) as error:  # a memory, not a fact: the worst is that an order is carried out anew
+            log.warning("a remembered answer cannot be read and is left out: %s", error)
+            continue
         if isinstance(answer, Done):
             found.append(Answered(key, request, answer.revision))
     return found

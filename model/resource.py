@@ -4,6 +4,7 @@ The cluster's `resources.yaml` declares types; a reporter's NAME.yaml may declar
 `ResourceType`, which cannot be constructed wrong: `ValueError` says what would be right.
 """
 
+import math
 import re
 from collections.abc import Iterable
 from enum import StrEnum
@@ -89,6 +90,9 @@ class WhenStale(StrEnum):
     """The last good value (`Absent.last`) is used as if it were fresh."""
 
 
+_TEXTS = {"description": 500, "unit": 63, "reporter": 253, "provider": 253}
+"""Characters: all types go to every agent and controller in one message."""
+
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31 * 86400, title="seconds")]
 
 
@@ -133,7 +137,10 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def __post_init__(self) -> None:
         if problem := name_problem(self.name):
             raise ValueError(f"name {self.name!r}: {problem}")
+        self._check_texts()
         limits = (self.minimum, self.maximum, self.max_step)
+        if not all(limit is None or math.isfinite(limit) for limit in limits):
+            raise ValueError(f"{self.name}: minimum, maximum and max_step must be finite")
         if self.kind is not Kind.NUMERIC:
             if any(limit is not None for limit in limits):
                 raise ValueError(f"{self.name}: minimum, maximum and max_step are for numeric types only")
@@ -145,6 +152,12 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             raise ValueError(f"{self.name}: minimum {self.minimum:g} is above maximum {self.maximum:g}")
         if self.max_step is not None and self.max_step <= 0:
             raise ValueError(f"{self.name}: max_step must be above 0")
+
+    def _check_texts(self) -> None:
+        for key, limit in _TEXTS.items():
+            text: str = getattr(self, key)
+            if len(text) > limit:
+                raise ValueError(f"{self.name}: {key} has {len(text)} characters, more than {limit}")
 
 
 def types_digest(types: Iterable[ResourceType]) -> str:

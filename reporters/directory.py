@@ -307,7 +307,9 @@ def _text(fd: int, path: str) -> str:
 
 
 def _refused(path: str, problem: str) -> Candidate:
-    return Candidate(name=_shown(os.path.basename(path)), path=path, problem=problem)
+    name = _shown(os.path.basename(path))
+    # What is said of it, and of its end, must not be said of the agent's own source.
+    return Candidate(name=f"{name} (file)" if name == BUILTIN else name, path=path, problem=problem)
 
 
 def _shown(name: str) -> str:

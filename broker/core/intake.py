@@ -30,6 +30,11 @@ REFUSED = 1024
 """Refused names that are kept per feed; more are only counted."""
 FEEDS = 1024
 """Per place."""
+CAUSE = 4096
+"""Characters of an absence's cause."""
+HEAVY, PLACE_HEAVY = 4096, 4 << 20
+"""Characters of a reading from which on it counts as heavy, and of all readings of a place that takes one
+more: a place must fit in a part of a snapshot."""
 
 _SCOPES = {
     LocationKind.HOST: frozenset({Scope.HOST}),
@@ -289,10 +294,13 @@ class Intake:
         if reason:
             return reason, words
         if isinstance(value, Absent):
-            return (
-                ("", "") if value.presence is not Presence.VALUE else ("value", "an absence of kind 'value'")
-            )
-        problem = value_problem(self.types.all[name], value)
+            problem = _absence_problem(value)
+        else:
+            problem = value_problem(self.types.all[name], value)
+        if not problem and (weight := _weight(value)) > HEAVY:
+            others = sum(_weight(held) for other, held in place.values.items() if other != name)
+            if weight + others > PLACE_HEAVY:
+                problem = f"too long: all readings of a location have {PLACE_HEAVY} characters at most"
         return ("value", problem) if problem else ("", "")
 
     def _unwanted(self, where: LocationKind, reporter: str, name: str) -> tuple[str, str]:
@@ -318,7 +326,9 @@ class Intake:
             self.supply.set_value(place, name, self.vacancy(place, name, now))
         before = feed.refused.get(name)
         if before is not None or len(feed.refused) < REFUSED:
-            feed.refused[name] = (value, words)
+            # What is heavy is not kept for its digest: its agent is asked again, and refused again.
+            kept = value if _weight(value) <= HEAVY else Absent(Presence.UNKNOWN, cause=words)
+            feed.refused[name] = (kept, words)
         if before is None or before[1] != words:
             self.show_state(place, feed)
 
@@ -487,3 +497,22 @@ def _is_open(bounds: Bounds | None) -> bool:
 
 def _same(one: Absent, other: Absent) -> bool:
     return one.presence is other.presence and one.cause == other.cause and one.last == other.last
+
+
+def _absence_problem(absent: Absent) -> str:
+    if absent.presence is Presence.VALUE:
+        return "an absence of kind 'value'"
+    if len(absent.cause) > CAUSE:
+        return f"a cause of {len(absent.cause)} characters, more than {CAUSE}"
+    return ""
+
+
+def _weight(reading: Reading | None) -> int:
+    """Characters of a reading; numbers weigh nothing."""
+    if isinstance(reading, str):
+        return len(reading)
+    if isinstance(reading, list):
+        return sum(map(len, reading)) + len(reading)
+    if isinstance(reading, Absent):
+        return len(reading.cause) + _weight(reading.last)
+    return 0

@@ -1,9 +1,12 @@
 """The links of agents and external reporters after their hello: ticks, silence, and what is told back."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from xce.broker.core import access
 from xce.broker.core.effect import Send
+from xce.broker.core.intake import FEEDS
 from xce.broker.core.location import NEVER, Host, packed
 from xce.broker.core.peer import Peer
 from xce.broker.core.state import State
@@ -11,6 +14,7 @@ from xce.model import fact as facts
 from xce.model import message as m
 from xce.model.configuration import NewTypes
 from xce.model.instance import reference
+from xce.model.message import ReporterState
 from xce.model.resource import ResourceType, Scope
 from xce.model.role import Role
 
@@ -20,6 +24,13 @@ PUSH = 500
 """Peers that are told of new types in one turn."""
 TEXT = 255
 ADMITTED_TYPES = 10_000
+STATE_TEXT = 4096
+"""Characters of each text of a reporter's state."""
+STATES_BYTES = 1 << 20
+"""Characters of the texts of all states of a host; beyond that a state comes without its texts."""
+CONDITIONS = 64
+INVENTORIES = 16
+"""Of one host."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -83,24 +94,36 @@ class Links:
 
     def reporters(self, peer: Peer, news: m.ReporterNews, now: float) -> None:
         """States of reporters that changed."""
-        changed = {name: state for name, state in news.reporters.items() if len(name) <= TEXT}
+        changed = {
+            name: _bounded(state) if state else None
+            for name, state in news.reporters.items()
+            if len(name) <= TEXT
+        }
         if peer.identity is not None:
             gone = peer.identity.states.keys() - changed.keys() if news.full else ()
             for name, state in {**dict.fromkeys(gone), **changed}.items():
-                self.state.externals.reporter(peer.identity, name, state, now)
+                rest = [held for other, held in peer.identity.states.items() if other != name]
+                self.state.externals.reporter(peer.identity, name, _in_place(state, rest), now)
             return
         host = peer.host
         assert host is not None, "internal error: reporters of a peer without a hello"
         gone = host.feeds.keys() - changed.keys() if news.full else ()
-        for name, state in {**dict.fromkeys(gone), **changed}.items():
-            self.state.intake.reporter(host, name, state, now)
+        for name in gone:
+            self.state.intake.reporter(host, name, None, now)
+        for name, state in changed.items():
+            if state is not None and name not in host.feeds and len(host.feeds) >= FEEDS:
+                self.state.counts["refused.feed"] += 1
+                continue
+            others = [feed.state for other, feed in host.feeds.items() if other != name]
+            self.state.intake.reporter(host, name, _in_place(state, others), now)
         self.state.hosts.show(host)  # their conditions may hold it
 
     def inventory(self, peer: Peer, news: m.InventoryNews, _now: float) -> None:
         """A reporter's new inventory replaces its old one whole."""
         host = peer.host
         reporter = news.inventory.reporter
-        if host is None or len(reporter) > TEXT:
+        known = host is not None and (reporter in host.bodies or len(host.bodies) < INVENTORIES)
+        if host is None or not known or len(reporter) > TEXT:
             self.state.counts["refused.inventory"] += 1
             return
         host.bodies[reporter] = packed(_encode(news.inventory))
@@ -240,3 +263,36 @@ class Links:
             host.told = standing
             news = m.Standing(state=standing[0], conditions=standing[1], holds=standing[2])
             self.state.send(host.peer, news)
+
+
+def _bounded(state: ReporterState) -> ReporterState:
+    """A state as it may be kept: no honest agent's is cut by this."""
+    return msgspec.structs.replace(
+        state,
+        state=state.state[:TEXT],
+        cause=state.cause[:STATE_TEXT],
+        note=state.note[:STATE_TEXT],
+        path=state.path[:STATE_TEXT],
+        script=state.script[:TEXT],
+        mode=state.mode[:TEXT],
+        conditions=[
+            msgspec.structs.replace(one, name=one.name[:TEXT], reason=one.reason[:STATE_TEXT])
+            for one in state.conditions[:CONDITIONS]
+        ],
+    )
+
+
+def _in_place(state: ReporterState | None, others: Sequence[ReporterState | None]) -> ReporterState | None:
+    """A state beside the others of its peer: as it is, or without its texts where they would be too many."""
+    if state is None or _weight(state) + sum(_weight(other) for other in others) <= STATES_BYTES:
+        return state
+    cause = f"the texts of this host's reporters are left out: more than {STATES_BYTES} characters in all"
+    return msgspec.structs.replace(state, cause=cause, note="", path="", conditions=[])
+
+
+def _weight(state: ReporterState | None) -> int:
+    """Characters of a state's texts."""
+    if state is None:
+        return 0
+    conditions = sum(len(one.name) + len(one.reason) for one in state.conditions)
+    return len(state.cause) + len(state.note) + len(state.path) + conditions

@@ -347,6 +347,8 @@ class Broker:
         return self._effects()
 
     def _show(self, news: Sequence[Fact], now: float) -> None:
+        if any(isinstance(fact.change, facts.TypeAdmitted) for fact in news):
+            self.sitemap.types_admitted(now)
         for fact in news:
             self.sitemap.fact(fact.change, now)
             if isinstance(fact.change, facts.KeyRevoked):

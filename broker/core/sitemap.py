@@ -61,10 +61,12 @@ class SiteMap:
                 self.state.hosts.show_holds(change.location)
             case facts.PoolSet():
                 self._show_pools(now)
-            case facts.TypeAdmitted():
-                self._show_types(now)
             case _:
-                pass  # epochs and keys are not in the map
+                pass  # epochs and keys are not in the map; for types see `types_admitted`
+
+    def types_admitted(self, now: float) -> None:
+        """Types were admitted: all of a batch at once, since all that is held is looked at anew."""
+        self._show_types(now)
 
     def second(self, now: float) -> None:
         """Deadlines of hosts that were to join, and duplicates that have given up."""

@@ -35,3 +35,15 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None
     with pytest.raises(OSError, match=r"agent\.pid"):
         Lock(str(tmp_path / "agent.pid"))
     assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_nobody_else_can_lock_the_file_and_keep_the_agent_from_starting(tmp_path: Path) -> None:
+    """flock(2) needs no more than the right to read."""
+    path = tmp_path / "agent.pid"
+    path.write_text("left by an older version\n")
+    path.chmod(0o644)
+    lock = Lock(str(path))
+    try:
+        assert path.stat().st_mode & 0o777 == 0o600
+    finally:
+        lock.release()

@@ -40,7 +40,7 @@ STRICT: dict[Any, st.SearchStrategy[Any]] = {
         ResourceType,
         name=st.from_regex(r"[a-z]{1,9}", fullmatch=True),
         kind=st.sampled_from(Kind),
-        description=st.text(),
+        description=st.text(max_size=99),
     ),
     Absent: st.builds(Absent, st.sampled_from(Presence), cause=st.text(), last=st.none() | _values),
     Count: st.integers(0, 2**53),

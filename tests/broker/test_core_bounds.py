@@ -1,0 +1,135 @@
+"""What one agent's key may fill: its own place, within bounds. Everybody else's snapshot stays whole."""
+
+import msgspec
+import pytest
+
+from tests.broker.world import Agent, World
+from xce.broker.core import intake, links
+from xce.broker.server import answered
+from xce.model import message as m
+from xce.model.fact import TypeAdmitted
+from xce.model.instance import Instance, Inventory
+from xce.model.resource import Kind, ResourceType
+from xce.model.value import Absent, Presence
+from xce.wire import codec
+from xce.wire.dealer import FROM_BROKER_BYTES
+
+
+def size(world: World) -> int:
+    """Bytes of the largest message of a snapshot."""
+    reader = world.peer("sizer", "controller")
+    before = len(world.inbox(reader))
+    world.say(reader, m.SnapshotRequest(id="s"))
+    return max(len(codec.encode(message)) for message in world.inbox(reader)[before:])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"description": "x" * 501},
+        {"unit": "x" * 64},
+        {"provider": "x" * 254},
+        {"reporter": "x" * 254},
+        {"minimum": float("nan")},
+        {"maximum": float("inf")},
+        {"max_step": float("nan")},
+    ],
+)
+def test_a_type_that_would_burden_everybody_cannot_be_said(wrong: dict[str, object]) -> None:
+    """All types go to every agent and controller in one message, and admitted ones are facts."""
+    with pytest.raises(ValueError, match="t: "):
+        ResourceType(name="t", kind=Kind.NUMERIC, **wrong)  # type: ignore[arg-type]
+    declared = {"type": "declare", "types": {"F": [{"name": "t", "kind": "numeric", **wrong}]}}
+    with pytest.raises(codec.CodecError):
+        codec.decode_for_broker(msgspec.msgpack.encode(declared))
+
+
+def test_thousands_of_types_of_one_batch_are_shown_once() -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    other = Agent(world, "node2")
+    other.join(fan=2)
+    kinds = [ResourceType(name=f"t{number}", kind=Kind.NUMERIC) for number in range(3000)]
+    world.say("node1", m.Declare(types={"many.yaml": kinds}))
+    assert sum(isinstance(fact.change, TypeAdmitted) for fact in world.facts) == 3000
+    assert len(world.got("node2", m.TypesNews)) == 1
+    assert len(world.got("node2", m.TypesNews)[0].types) >= 3000
+
+
+def test_states_with_endless_texts_leave_the_snapshot_small_and_the_host_in_it() -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    for number in range(400):
+        conditions = [m.ReportedCondition(name=f"c{one}", reason="r" * 9000) for one in range(100)]
+        agent.state(f"r{number}", cause="c" * 500_000, conditions=conditions[: 100 if number < 3 else 0])
+    view = world.see("host:node1")
+    assert len(view.reporters) >= 400
+    assert len(view.reporters["r0"].cause) <= links.STATE_TEXT
+    assert len(view.reporters["r0"].conditions) == links.CONDITIONS
+    assert "left out" in view.reporters["r399"].cause
+    assert size(world) < 8 << 20 < FROM_BROKER_BYTES
+
+
+def test_more_reporters_than_a_host_can_have_are_counted_and_not_kept() -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    state = m.ReporterState(state="waiting")
+    world.say("node1", m.ReporterNews(reporters={f"r{number}": state for number in range(5000)}))
+    assert len(world.see("host:node1").reporters) <= intake.FEEDS
+    assert world.broker.state.counts["refused.feed"] > 3000
+
+
+@pytest.mark.parametrize("absent", [Absent(Presence.UNKNOWN, cause="c" * 5000)])
+def test_an_absence_with_an_endless_cause_is_refused_and_its_neighbours_are_taken(absent: Absent) -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    agent.state()
+    agent.report(lab=absent, fan=2)
+    view = world.see("host:node1")
+    assert "lab" not in view.values
+    assert view.values["fan"] == 2
+    assert "5000 characters" in view.reporters["probe"].cause
+
+
+def test_heavy_readings_are_taken_until_the_place_is_full() -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    agent.state()
+    kinds = [ResourceType(name=f"set{number}", kind=Kind.STRING_SET) for number in range(60)]
+    world.say("node1", m.Declare(types={"sets.yaml": kinds}))
+    full = [f"{item:0200d}" for item in range(1000)]
+    for number in range(60):
+        tick = m.FeedTick("probe", 1, 0, {f"set{number}": full})
+        agent.sequence += 1
+        world.say("node1", m.Report(agent.sequence, [tick]))
+    values = world.see("host:node1").values
+    assert 15 <= sum(name.startswith("set") for name in values) < 25
+    assert "at most" in world.see("host:node1").reporters["probe"].cause
+    assert size(world) < 8 << 20
+    agent.report(set0=None)
+    agent.report(set59=full)
+    assert "set59" in world.see("host:node1").values
+
+
+def test_inventories_of_more_reporters_than_a_host_has_are_counted_and_not_kept() -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    for number in range(40):
+        unit = Instance(id=f"u{number}", kind="gpu")
+        inventory = Inventory(reporter=f"r{number}", generation=1, complete=True, instances=[unit])
+        world.say("node1", m.InventoryNews(inventory=inventory))
+    assert len(world.see("host:node1").inventories) == links.INVENTORIES
+    assert world.broker.state.counts["refused.inventory"] == 40 - links.INVENTORIES
+
+
+def test_a_remembered_answer_that_cannot_be_read_is_left_out() -> None:
+    """An answer is a memory: it must not keep the broker from starting."""
+    good = codec.encode(m.Done(id="a", revision=7))
+    found = answered({"admin:a": ("digest", b"\x00\xff"), "admin:b": ("digest", good)})
+    assert [one.revision for one in found] == [7]
