@@ -222,6 +222,8 @@ def _keys(settings: AgentFile) -> Iterator[Finding]:
             key = keys.load(Path(path), secret=secret)
         except KeyFileError as error:
             make = "xce-broker key new" if secret else "copy broker.pub from the broker"
+            if isinstance(error.__cause__, PermissionError):
+                make = "run this as the agent's user"  # a new key would be one that the broker does not know
             yield Finding("problem", str(error), make)
             continue
         if secret and key.role not in {"", Role.AGENT}:

@@ -59,8 +59,12 @@ def run(config: Path, *, start_empty: bool = False) -> int:
         for error in refused.errors:
             print(f"xce-broker: {error}", file=sys.stderr)
         return 1
-    except (keys.KeyFileError, ListenError, StoreError, OSError) as error:
+    except (keys.KeyFileError, ListenError, StoreError) as error:
         print(f"xce-broker: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        what = f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"xce-broker: {what}", file=sys.stderr)
         return 1
     return 0
 

@@ -203,9 +203,10 @@ def age_of(mirror: Mirror, view: LocationView, resource: str, reading: Reading) 
 
 def cause_of(view: LocationView, resource: str, reading: Reading) -> str:
     """Why there is no value, or what is wrong with the reporter of one that is still good."""
-    if isinstance(reading, Absent):
-        return reading.cause
     state = view.reporters.get(view.origins.get(resource, ""))
+    if isinstance(reading, Absent):
+        waits = reading.presence is Presence.NEVER_SEEN and state and state.cause
+        return f"{reading.cause}; {trouble_of(state)}" if state and waits else reading.cause
     return state.cause if state and state.state not in GOOD_REPORTERS else ""
 
 

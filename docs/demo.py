@@ -120,7 +120,7 @@ class Demo:
             ended = [name for name, process in self.running.items() if process.poll() is not None]
             if ended or time.monotonic() > deadline:
                 told = f"{ended[0]} has ended" if ended else f"not within {WITHIN_S:.0f} s"
-                raise Failed(f"{what}: {told}\n{self.logs()}")
+                raise Failed(f"{what}: {told}\n{self.logs()}\n{self.status()}")
             time.sleep(0.1)
 
     def logs(self) -> str:
@@ -129,6 +129,19 @@ class Demo:
         for log in sorted(self.folder.glob("*.log")):
             parts += [f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-15:]]
         return "\n".join(parts)
+
+    def status(self) -> str:
+        """What the agent says is wrong; the logs hold no reporter's fault."""
+        done = subprocess.run(
+            ("xce-agent", "status"),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+        return f"--- xce-agent status\n{done.stdout or done.stderr}"
 
     def succeeds(self, *argv: str) -> bool:
         """Whether a command succeeds now; nothing is shown."""

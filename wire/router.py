@@ -246,6 +246,10 @@ class Router(Generic[P]):
         """The local socket comes first: libzmq copies a socket's keys to an endpoint when it is bound."""
         if len(path.encode()) > UNIX_PATH_BYTES:
             raise ListenError(f"cannot listen on {path}: longer than {UNIX_PATH_BYTES} bytes")
+        with contextlib.suppress(
+            OSError
+        ):  # below /run, where nothing outlives a boot; the check has the words
+            Path(path).parent.mkdir(mode=0o755, exist_ok=True)
         _check_directory(Path(path).parent)
         before = os.umask(0o177)
         try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from xce.agent.cli import status
+from xce.agent.cli import GOOD, status
 
 SUMMARY = "what the reporters and the link are doing, and what is wrong"
 SOCKET = "/run/xce-reporter/agent.sock"
@@ -10,5 +10,8 @@ SOCKET = "/run/xce-reporter/agent.sock"
 
 def run(argv: Sequence[str]) -> int:
     """Ask and print."""
+    if "--help" in argv or "-h" in argv:
+        print(status.USAGE_TEXT.replace("xce-agent", "xce-reporter").replace("agent", "reporter"))
+        return GOOD
     given = ["--socket", SOCKET] if "--socket" not in argv else []
     return status.run([*given, *argv])

@@ -8,7 +8,8 @@ from xce.broker.cli import COMMANDS, output
 from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, TROUBLE, Example, carry_out, json_option
 from xce.broker.cli.options import parser as command_parser
-from xce.broker.cli.select import selector
+from xce.broker.cli.select import require, selector
+from xce.model.supply import HostState
 
 SUMMARY = COMMANDS["hosts"]
 ABOUT = """
@@ -31,7 +32,13 @@ def parser() -> argparse.ArgumentParser:
         ],
     )
     made.add_argument("pattern", nargs="*", help="host names, as a pattern or range")
-    made.add_argument("--state", action="append", default=[], help="only hosts in this state; repeatable")
+    made.add_argument(
+        "--state",
+        action="append",
+        choices=[state.value for state in HostState],
+        default=[],
+        help="only hosts in this state; repeatable",
+    )
     made.add_argument("--problems", action="store_true", help="only hosts that need attention; exit 1 if any")
     json_option(made)
     return made
@@ -45,10 +52,11 @@ def run(argv: Sequence[str]) -> int:
 def _body(options: argparse.Namespace) -> int:
     with connect(options) as client:
         mirror = client.snapshot(detail=True)
-    wanted = selector(options.pattern)
+    wanted, every = selector(options.pattern), views.host_rows(mirror)
+    require("host", options.pattern, (row.host for row in every), "xce-broker hosts lists them")
     rows = [
         row
-        for row in views.host_rows(mirror)
+        for row in every
         if wanted(row.host)
         and (not options.state or row.state in options.state)
         and (row.is_problem or not options.problems)

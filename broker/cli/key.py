@@ -108,8 +108,10 @@ def _new(options: argparse.Namespace) -> int:
     directory = options.directory or (KEYS if is_broker else Path())
     secret, public = directory / f"{pair.name}.key", directory / f"{pair.name}.pub"
     for path in (secret, public):
-        if path.exists():
+        if os.path.lexists(path):
             raise UsageError(f"cannot write {path}: it exists already", "move it away to make a new key")
+    if is_broker and not options.directory:
+        _make_keys_directory()
     keys.save(pair, secret)
     try:
         keys.save(keys.KeyPair(pair.name, pair.role, pair.public, hosts=pair.hosts), public)
@@ -119,6 +121,17 @@ def _new(options: argparse.Namespace) -> int:
     for path, what in ((secret, "secret: for the peer alone"), (public, "public")):
         print(f"{path}  mode {stat.S_IMODE(path.stat().st_mode):04o}  {what}")
     return GOOD
+
+
+def _make_keys_directory() -> None:
+    """The first command on a new host is `key new broker`: nothing has made /etc/xce/keys yet."""
+    for directory in (KEYS.parent, KEYS):
+        try:
+            directory.mkdir(mode=0o755, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"cannot make {directory}: {error.strerror}", "run as root, or give --directory"
+            ) from error
 
 
 def _add(options: argparse.Namespace) -> int:

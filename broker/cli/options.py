@@ -129,6 +129,10 @@ def carry_out(made: argparse.ArgumentParser, body: Body, argv: Sequence[str]) ->
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return GOOD
+    except OSError as error:  # a full disk behind `>`, mostly; Python would try to write once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = error.filename or "the output"
+        return complain(made, f"cannot use {what}: {error.strerror or error}", "", USAGE)
     return code
 
 

@@ -1,7 +1,8 @@
 """How commands print: aligned tables, JSON, ages and values in words. No command has a format of its own.
 
-On a terminal tables are coloured and folded to its width (rich); elsewhere they are plain, one row a line,
-nothing cut off but values that are longer than `VALUE_CHARS`. Text from outside cannot move the cursor.
+On a terminal tables are coloured, empty columns are left out, and words are folded (rich); elsewhere they are
+plain, one row a line, nothing cut off but values that are longer than `VALUE_CHARS`. Text from outside
+cannot move the cursor.
 """
 
 import sys
@@ -15,6 +16,10 @@ from xce.model.supply import Hold
 from xce.model.value import Value
 
 VALUE_CHARS = 60
+WORDY = {"VALUE", "HOLDS", "CAUSE", "REASON", "REPORTERS", "DESCRIPTION", "READINGS", "GROUPS", "HOSTS"}
+"""Columns that may be folded on a terminal. A name in two pieces cannot be copied, nor searched for."""
+WORDY_CHARS = 20
+"""What such a column gets at least; a terminal that is too narrow then breaks whole lines."""
 _STYLES = {
     "available": "green",
     "value": "green",
@@ -131,9 +136,18 @@ def _rich(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    kept = [column for column in range(len(headers)) if any(row[column] for row in rows)]
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for header in headers:
-        grid.add_column(header, overflow="fold")
+    for column in kept:
+        grid.add_column(headers[column], overflow="fold", no_wrap=headers[column] not in WORDY)
     for row in rows:
-        grid.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-    Console().print(grid)
+        grid.add_row(*(Text(row[column], _STYLES.get(row[column], "")) for column in kept))
+    console = Console()
+    fixed = sum(
+        max(len(headers[column]), *(len(row[column]) for row in rows)) + 2
+        for column in kept
+        if headers[column] not in WORDY
+    )
+    wordy = sum(headers[column] in WORDY for column in kept)
+    console.width = max(console.width, fixed + wordy * WORDY_CHARS)
+    console.print(grid)

@@ -19,6 +19,14 @@ def selector(patterns: Sequence[str]) -> Callable[[str], bool]:
     return lambda name: not patterns or name in names or any(fnmatchcase(name, pattern) for pattern in globs)
 
 
+def require(what: str, patterns: Iterable[str], names: Iterable[str], hint: str = "") -> None:
+    """Refuse a pattern without `*` and `?` that fits nothing: a misspelled monitor must not say "good"."""
+    known = list(names)
+    for pattern in patterns:
+        if not set("*?") & set(pattern) and not any(map(selector([pattern]), known)):
+            raise UsageError(f"there is no {what} {pattern!r}", hint)
+
+
 def hosts(texts: Iterable[str]) -> list[str]:
     """The host names that names and ranges stand for; raises `UsageError`."""
     names: list[str] = []

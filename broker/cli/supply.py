@@ -8,7 +8,9 @@ from xce.broker.cli import COMMANDS, output
 from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, TROUBLE, Example, carry_out, json_option
 from xce.broker.cli.options import parser as command_parser
-from xce.broker.cli.select import selector
+from xce.broker.cli.select import require, selector
+from xce.broker.mirror import Mirror
+from xce.model.value import Presence
 
 SUMMARY = COMMANDS["supply"]
 ABOUT = """
@@ -43,7 +45,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--location", action="append", default=[], help="only locations of this pattern (pool:*, host:a*)"
     )
-    made.add_argument("--presence", action="append", default=[], help="only readings of this presence")
+    made.add_argument(
+        "--presence",
+        action="append",
+        choices=[presence.value for presence in Presence],
+        default=[],
+        help="only readings of this presence; repeatable",
+    )
     made.add_argument("--problems", action="store_true", help="only what needs attention; exit 1 if any")
     json_option(made)
     return made
@@ -58,6 +66,7 @@ def _body(options: argparse.Namespace) -> int:
     resources, hosts, places = map(selector, (options.resource, options.host, options.location))
     with connect(options) as client:
         mirror = client.snapshot(detail=True)
+    _known(options, mirror)
     rows = [
         row
         for row in views.supply_rows(mirror)
@@ -101,3 +110,13 @@ def _body(options: argparse.Namespace) -> int:
             none="no problems" if options.problems else "nothing is supplied",
         )
     return TROUBLE if options.problems and rows else GOOD
+
+
+def _known(options: argparse.Namespace, mirror: Mirror) -> None:
+    supplied = {resource for view in mirror.locations.values() for resource in view.values}
+    require("resource", options.resource, {*mirror.types, *supplied}, "xce-broker types lists them")
+    hosts = [key[5:] for key in mirror.locations if key.startswith("host:")]
+    require("host", options.host, hosts, "xce-broker hosts lists them")
+    require(
+        "location", options.location, mirror.locations, "a location is host:NAME, group:NAME, pool:NAME, ..."
+    )

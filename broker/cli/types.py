@@ -7,7 +7,7 @@ from xce.broker.cli import COMMANDS, output
 from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, Example, carry_out, json_option
 from xce.broker.cli.options import parser as command_parser
-from xce.broker.cli.select import selector
+from xce.broker.cli.select import require, selector
 
 SUMMARY = COMMANDS["types"]
 ABOUT = """
@@ -42,6 +42,7 @@ def _body(options: argparse.Namespace) -> int:
     with connect(options) as client:
         mirror = client.snapshot(["host:-"])  # the head of a snapshot has the types; no location is wanted
     wanted = selector(options.name)
+    require("resource type", options.name, mirror.types, "xce-broker types lists them")
     rows = sorted((kind for kind in mirror.types.values() if wanted(kind.name)), key=lambda kind: kind.name)
     if options.json:
         output.json(rows)

@@ -62,12 +62,19 @@ class Place:
                 yield path, suffix
 
 
+def _way_out(place: Place) -> str:
+    """The directory is not made here: on a mount that is missing, an empty store would forget all drains."""
+    if place.directory.is_dir():
+        return ""
+    return f"; is a mount missing? for a first start: install -d -m 700 {place.directory}"
+
+
 def lock(place: Place) -> int:
     """Take the directory for this process; the descriptor holds the lock. Raises `InUse`, `StoreError`."""
     try:
         descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StoreError(f"cannot open {place.lock}: {error.strerror}") from error
+        raise StoreError(f"cannot open {place.lock}: {error.strerror}{_way_out(place)}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

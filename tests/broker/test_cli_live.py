@@ -64,6 +64,22 @@ def test_supply_problems_ends_with_1_if_there_are_any(broker: LiveBroker, capsys
     assert call(broker, capsys, "supply", "level", "--host", "node1", "--problems") == ""
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("hosts", "nosuch", "--problems"),
+        ("supply", "nosuch"),
+        ("supply", "--host", "nosuch"),
+        ("supply", "--location", "node1"),
+        ("types", "nosuch"),
+    ],
+)
+def test_a_misspelled_name_is_never_good(broker: LiveBroker, capsys: Output, arguments: list[str]) -> None:
+    assert main([*arguments, "--broker", broker.local.endpoint]) == 2
+    assert f"{next(name for name in arguments if name in ('nosuch', 'node1'))!r}" in capsys.readouterr().err
+    assert call(broker, capsys, "hosts", "nosuch*") == "", "a pattern may fit nothing"
+
+
 def test_hosts_shows_states_and_what_was_ordered(broker: LiveBroker, capsys: Output) -> None:
     rows = {row["host"]: row for row in call_json(broker, capsys, "hosts")}
     assert rows["node1"]["state"] == "available"

@@ -108,6 +108,25 @@ def test_a_key_pair_is_written_with_its_modes(tmp_path: Path, capsys: Output) ->
     assert keys.load(secret, secret=True).secret.decode() not in text
 
 
+def test_an_output_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
+    assert main(["key", "new", "me", "--role", "admin", "--directory", str(tmp_path)]) == 0
+    command = f"from xce.broker.cli import main; raise SystemExit(main({['key', 'list', '--offline']!r} + "
+    command += f"['--directory', {str(tmp_path)!r}]))"
+    with Path("/dev/full").open("w") as full:
+        argv = [sys.executable, "-c", command]
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "xce-broker key: cannot use the output: No space left on device\n"
+
+
+def test_a_first_key_of_the_broker_makes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xce.broker.cli.key.KEYS", tmp_path / "xce" / "keys")
+    assert main(["key", "new", "broker"]) == 0
+    assert stat.S_IMODE((tmp_path / "xce" / "keys" / "broker.key").stat().st_mode) == 0o600
+
+
 def test_a_key_is_never_overwritten(tmp_path: Path, capsys: Output) -> None:
     arguments = ["key", "new", "broker", "--directory", str(tmp_path)]
     assert main(arguments) == 0

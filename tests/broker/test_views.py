@@ -1,5 +1,6 @@
 """What people see: rows, cells and sentences, made from the map alone."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,13 @@ def test_problems_are_what_is_absent_without_meaning_to_be_and_what_its_reporter
     assert [row.resource for row in rows if row.is_problem] == ["lic_free", "ut"]
 
 
+def test_what_was_never_seen_says_what_its_reporter_died_of() -> None:
+    promised = Absent(Presence.NEVER_SEEN, cause="promised by 'lic', not heard yet")
+    view = msgspec.structs.replace(NODE, values={"arch": promised})
+    (row,) = views.supply_rows(mirror({"host:node1": view}))
+    assert row.cause == "promised by 'lic', not heard yet; backoff: exit 3"
+
+
 def test_a_pool_shows_its_amounts_and_what_is_reported_apart() -> None:
     amount, reported = views.pool_rows(mirror({"pool:lic": POOL}))
     assert (amount.resource, amount.base, amount.borrowed, amount.total) == ("lic", 10, 2.5, 12.5)
@@ -86,6 +94,20 @@ def test_any_two_numbers_in_a_name_are_in_their_order(one: int, other: int, text
 def test_a_plain_table_has_a_word_in_every_cell() -> None:
     lines = output.plain(("HOST", "STATE", "HOLDS"), [("n1", "available", ""), ("node10", "lost", "a (b)")])
     assert lines == ["HOST    STATE      HOLDS", "n1      available  -", "node10  lost       a (b)"]
+
+
+def test_no_name_is_broken_on_a_narrow_terminal_and_empty_columns_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    name = "a_resource_with_a_name_that_is_long"
+    output.table(("RESOURCE", "LOCATION", "HOLDS", "CAUSE"), [(name, "host:node17", "", "z " * 40)], none="")
+    shown = capsys.readouterr().out
+    assert name in shown
+    assert "host:node17" in shown
+    assert "HOLDS" not in shown
+    assert shown.count("z") == 40
 
 
 @pytest.mark.parametrize(

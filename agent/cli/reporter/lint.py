@@ -45,7 +45,8 @@ def run(argv: Sequence[str]) -> int:
         except trial.NoSuchReporter as error:
             found = [("problem", str(error))]
         for level, text in found or [("ok", _summary(candidate, settings))]:
-            print(output.printable(f"{what}: {level}: {text}"))
+            for line in text.splitlines() or [""]:
+                print(output.printable(f"{what}: {level}: {line}"))
         clean = clean and not found
     return GOOD if clean else TROUBLE
 

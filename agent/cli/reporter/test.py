@@ -54,7 +54,7 @@ def run(argv: Sequence[str]) -> int:
     if trial.refused:
         report.complain(f"not started: {trial.refused}")
     elif not report.lines and candidate.settings.mode != "one-shot":
-        report.complain(f"printed no line within {output.span(seconds)}")
+        report.complain(f"printed no line within {output.span(seconds)} (does it flush after each line?)")
     return TROUBLE if report.bad else GOOD
 
 
@@ -93,7 +93,7 @@ class Report:
     def complain(self, text: str) -> None:
         """Something would not be taken."""
         self.bad = True
-        print(output.printable(text))
+        print("\n".join(map(output.printable, text.splitlines() or [""])))
 
     def _verdict(self, verdict: Verdict) -> None:
         outcome = verdict.outcome
