@@ -230,8 +230,9 @@ class Daemon:
         if self.crew is None and phase in {Phase.GREETING, Phase.SYNCED, Phase.REFUSED}:
             self.loop.call_later(0, self._begin)
         now = self.loop.now()
-        away = self.settings.broker and phase is not Phase.SYNCED and not self._stopping
-        self.log.fault("broker", self.core.trouble if away else "", now)
+        away = self.settings.broker and phase is not Phase.SYNCED
+        if not self._stopping:  # neither is the end of the agent a fault of the link, nor does it mend one
+            self.log.fault("broker", self.core.trouble if away else "", now)
         for about, text in self._all_faults().items():
             self.log.fault(about, text, now)
         standing = f", host {self.core.standing.state}" if self.core.standing.state else ""
