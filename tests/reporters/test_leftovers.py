@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.readable import skip_unless_readable
 from tests.linux.hangfs import HangingMount
 from tests.reporters.node import ROOT, Node
 from xce.linux import proc
@@ -86,6 +87,7 @@ def test_it_works_without_root_and_without_control_groups(node: Node) -> None:
     """A developer's run: as the same user, and the state says so."""
     if not ROOT:
         pytest.skip("is run without root anyway by the other tests")
+    skip_unless_readable()
     with tempfile.TemporaryDirectory(prefix="xce-test-") as text:
         base = Path(text)
         os.chmod(base, 0o755)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.readable import skip_unless_readable
 from tests.system.harness import Site, free_port
 from xce.linux import proc
 
@@ -128,6 +129,7 @@ def test_metrics_are_served_when_they_are_asked_for(site: Site) -> None:
 
 
 def test_without_root_the_agent_runs_reporters_as_itself_and_says_so(site: Site) -> None:
+    skip_unless_readable()
     agent = site.agent("node1")
     agent.settings |= {"broker": "", "cgroup": ""}
     agent.script("whoami", '#!/bin/sh\necho "{\\"who\\": \\"$(id -un)\\"}"\n', types=WHO, interval=1)
