@@ -39,6 +39,16 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attributes: dict[str, Value] = {}
     capacity: dict[str, Count] = {}
     """Counters that choices draw from, as integers."""
+    consumes: dict[str, Count] = {}
+    """What choosing it takes from the capacity of its parent (a MIG slice: its memory slices)."""
+    evidence: str = ""
+    """What was seen that led to `health`: `NVML: GPU is lost (15)`."""
+    since: str = ""
+    """Wall time at which `health` became what it is, ISO 8601, only for showing."""
+    recovery: str = ""
+    """What ends an ill health: `by itself after 600 s without a fault`, `after a reset`, `by an admin`."""
+    notes: list[str] = []
+    """What a person should know and no choice depends on: `PCIe width 8 of 16`."""
 
     def __post_init__(self) -> None:
         if not self.id or len(self.id.encode()) > ID_BYTES or not self.id.isprintable():
