@@ -15,6 +15,7 @@ from xce.model.value import Count, Value, digest_of, is_finite
 INSTANCES = 4096
 ATTRIBUTES = 128
 ID_BYTES = 255
+NOTES = 16
 
 
 class Health(StrEnum):
@@ -57,6 +58,12 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise ValueError(f"instance {self.id}: kind is empty")
         if len(self.attributes) > ATTRIBUTES:
             raise ValueError(f"instance {self.id}: more than {ATTRIBUTES} attributes")
+        if len(self.notes) > NOTES:
+            raise ValueError(f"instance {self.id}: more than {NOTES} notes")
+        if len(self.capacity) > ATTRIBUTES or len(self.consumes) > ATTRIBUTES:
+            raise ValueError(f"instance {self.id}: more than {ATTRIBUTES} counters")
+        if self.consumes and not self.parent:
+            raise ValueError(f"instance {self.id}: consumes from a parent, and names none")
         for name, value in self.attributes.items():
             if isinstance(value, int | float) and not is_finite(value):
                 raise ValueError(f"instance {self.id}: attribute {name} is not a finite 64-bit number")

@@ -45,8 +45,24 @@ def check(raw: list[object], *, complete: bool, line: int = 0) -> tuple[Found | 
     for name in twice:
         sound.pop(name, None)
         refusals.append(Refusal(name=f"instance {name}", reason="its id occurs twice", line=line))
+    refusals += _drop_overdrawn(sound, line)
     refusals += _drop_orphans(sound, line)
     return Found(list(sound.values()), complete and not refusals), refusals
+
+
+def _drop_overdrawn(sound: dict[str, Instance], line: int) -> list[Refusal]:
+    """Takes out units that take from their parent what it does not have: no choice could ever be right."""
+    refusals = []
+    for unit in list(sound.values()):
+        parent = sound.get(unit.parent)
+        held = parent.capacity if parent else unit.consumes  # without a parent it goes as an orphan
+        for name, amount in unit.consumes.items():
+            if amount > held.get(name, 0):
+                why = f"it takes {amount} {name} from {unit.parent}, which has {held.get(name, 0)}"
+                refusals.append(Refusal(name=f"instance {unit.id}", reason=why, line=line))
+                sound.pop(unit.id, None)
+                break
+    return refusals
 
 
 def _drop_orphans(sound: dict[str, Instance], line: int) -> list[Refusal]:
@@ -91,7 +107,8 @@ def _instance(item: object) -> Instance | str:
 
 
 def _text_problem(unit: Instance) -> str:
-    texts = [unit.kind, unit.parent, unit.reason, *unit.attributes, *unit.capacity]
+    texts = [unit.kind, unit.parent, unit.reason, unit.evidence, unit.since, unit.recovery, *unit.notes]
+    texts += [*unit.attributes, *unit.capacity, *unit.consumes]
     for value in unit.attributes.values():
         texts += value if isinstance(value, list) else [value] if isinstance(value, str) else []
     for text in texts:

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,35 @@ def test_a_bad_unit_is_named_and_says_why() -> None:
     assert "invisible" in refused({"id": "x", "kind": "g", "attributes": {"s": "\ud800"}})
     assert "invisible" in refused({"id": "x", "kind": "g", "\ud800": 1})
     assert "its parent GPU-9 is not" in refused({"id": "x", "kind": "g", "parent": "GPU-9"})
+
+
+@pytest.mark.parametrize("key", ["reason", "evidence", "since", "recovery", "kind"])
+def test_no_text_of_a_unit_moves_a_cursor_or_is_endless(key: str) -> None:
+    assert "invisible" in refused({"id": "x", "kind": "g", key: "\x1b[2J"})
+    assert "longer than 1024 bytes" in refused({"id": "x", "kind": "g", key: "é" * 600})
+
+
+def test_notes_and_counters_are_checked_like_other_texts_and_bounded() -> None:
+    assert "invisible" in refused({"id": "x", "kind": "g", "notes": ["fine", "a\nb"]})
+    assert "more than 16 notes" in refused({"id": "x", "kind": "g", "notes": ["n"] * 17})
+    assert "invisible" in refused({"id": "x", "kind": "g", "parent": "GPU-1", "consumes": {"a\tb": 0}})
+    assert "more than 128 counters" in refused(
+        {"id": "x", "kind": "g", "capacity": {str(n): 1 for n in range(129)}}
+    )
+
+
+def test_a_unit_takes_from_its_parent_only_what_that_has() -> None:
+    """Two slices of a GPU with 8 memory slices: one takes 4 of them, the other one that is not there."""
+    whole = {"id": "GPU-1", "kind": "gpu", "capacity": {"memory-slice-0": 1}}
+    good = {"id": "a", "kind": "mig", "parent": "GPU-1", "consumes": {"memory-slice-0": 1}}
+    bad = {"id": "b", "kind": "mig", "parent": "GPU-1", "consumes": {"memory-slice-9": 1}}
+    part = {"id": "c", "kind": "part", "parent": "b"}
+    found, refusals = check([whole, good, bad, part], complete=True)
+    assert found
+    assert [unit.id for unit in found.instances] == ["GPU-1", "a"]
+    assert not found.complete
+    assert str(refusals[0]) == "instance b: it takes 1 memory-slice-9 from GPU-1, which has 0"
+    assert "names none" in refused({"id": "x", "kind": "g", "consumes": {"s": 1}})
 
 
 def test_two_units_with_one_id_are_both_refused() -> None:
