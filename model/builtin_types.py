@@ -9,6 +9,9 @@ them as long as it runs (`reporters.load_indices`); with it switched off, a site
 from xce.model.resource import Kind, Order, ResourceType
 
 BUILTIN = "builtin"
+DISCOVERY = "discovery"
+"""The agent's own sources; no reporter may be called so."""
+OWN = frozenset({BUILTIN, DISCOVERY})
 """Name of the agent's in-process source of these types."""
 
 

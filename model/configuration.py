@@ -96,6 +96,82 @@ class AgentReporters(_File, frozen=True, kw_only=True):
     """The 11 built-in load indices and the host's attributes."""
 
 
+class Tolerance(StrEnum):
+    """How what is found of a kind is held against what is expected of it."""
+
+    STRICT = "strict"
+    """Exactly that, or the host is held."""
+    ALLOW_EXTRA = "allow-extra"
+    """More may be there; fewer hold the host."""
+    ALLOW_MISSING = "allow-missing"
+    """Fewer may be there, and what is removed is forgotten; more hold the host."""
+    IGNORE = "ignore"
+    """Nothing is expected, and what is removed is forgotten."""
+
+
+class Expected(_File, frozen=True, kw_only=True):
+    """What the host should have of one kind of instance."""
+
+    kind: str
+    """`gpu`, `accelerator`, `mig`, `nic`, ..."""
+    count: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """How many; not given: as many as `ids` names."""
+    ids: list[str] = []
+    """UUIDs or PCI addresses (`0000:82:00.0`) of those that must be among them."""
+    mode: Tolerance = Tolerance.STRICT
+    """What may differ."""
+
+
+class PortRange(_File, frozen=True, kw_only=True):
+    """TCP and UDP ports of the host that jobs may be given."""
+
+    name: str
+    """Of the range."""
+    first: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    """Lowest port of it."""
+    last: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    """Highest port of it."""
+
+
+class Discovery(_File, frozen=True, kw_only=True):
+    """`discovery:` of agent.yaml. How it runs: docs/discovery.md."""
+
+    enabled: bool = True
+    """Whether devices are looked for; ports are told all the same."""
+    interval: Seconds = 30
+    """Between two readings on a node with accelerators; longer where they take long."""
+    rest: Seconds = 3600
+    """Between two readings on a node without accelerators, where no event asks for one."""
+    settle: Seconds = 1
+    """After a link or device event, before it is read: several become one."""
+    calm: Seconds = 10
+    """Shortest time between two readings that events ask for."""
+    timeout: Seconds = 60
+    """Silence of the probe beyond its interval; then it counts as hanging."""
+    unknown_after: Seconds = 180
+    """What could not be read for so long is shown as unknown."""
+    grace: Seconds = 30
+    """For the probe to end in peace; after it TERM, and after it once more KILL."""
+    recycle_age: Seconds = 86400
+    """The probe is started anew when it is older."""
+    recycle_memory_mb: Positive = 256
+    """The probe is started anew when it is larger; at twice that the kernel ends it."""
+    library: str = ""
+    """Directory of `libnvidia-ml.so.1`; '' means where the dynamic linker looks."""
+    root: str = "/"
+    """Where `sys` and `proc` are."""
+    machine: str = ""
+    """File or directory that describes a machine and stands in for this one; see docs/discovery.md."""
+    topology: str = ""
+    """File with what a guest cannot see of its topology; the kernel's word wins."""
+    rails: dict[str, int] = {}
+    """PCI address of a NIC to its rail, where the rule of docs/discovery.md is not what was cabled."""
+    expected: list[Expected] = []
+    """What the host should have; a mismatch holds it until it fits again."""
+    ports: list[PortRange] = []
+    """Port ranges that jobs may be given."""
+
+
 class AgentFile(_File, frozen=True, kw_only=True):
     """`/etc/xce/agent.yaml`."""
 
@@ -115,6 +191,8 @@ class AgentFile(_File, frozen=True, kw_only=True):
     """Where reporters' cgroups are made; '' means below the agent's own."""
     reporters: AgentReporters = AgentReporters()
     """What all reporters of the node have in common."""
+    discovery: Discovery = Discovery()
+    """Finding devices, and what is said of them."""
     metrics: str = ""
     """`ADDRESS:PORT` of the node's own OpenMetrics endpoint; '' means none."""
 

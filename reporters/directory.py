@@ -20,7 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from xce.linux import paths
-from xce.model.builtin_types import BUILTIN
+from xce.model.builtin_types import OWN
 from xce.model.configuration import ReporterSettings
 from xce.model.refusal import ConfigRefused
 from xce.model.supply import name_problem
@@ -204,8 +204,8 @@ def _inspect(path: str, trusted: Collection[int], before: Candidate | None, pars
 def _name_problem(name: str) -> str:
     if len(name) > NAME_CHARACTERS:
         return f"longer than {NAME_CHARACTERS} characters"
-    if name == BUILTIN:
-        return "the agent's own source is called so"
+    if name in OWN:
+        return "a source of the agent's own is called so"
     return name_problem(name)
 
 
@@ -309,7 +309,7 @@ def _text(fd: int, path: str) -> str:
 def _refused(path: str, problem: str) -> Candidate:
     name = _shown(os.path.basename(path))
     # What is said of it, and of its end, must not be said of the agent's own source.
-    return Candidate(name=f"{name} (file)" if name == BUILTIN else name, path=path, problem=problem)
+    return Candidate(name=f"{name} (file)" if name in OWN else name, path=path, problem=problem)
 
 
 def _shown(name: str) -> str:

@@ -76,7 +76,7 @@ class Launcher:
                 owner,
                 command=self._command,
                 environment=self._environment,
-                script=script,
+                fds={cage.SCRIPT_FD: script},
                 group=self.group,
                 mark=f"XCE_STATE_DIR={self.directory}",
                 line_bytes=LIMITS.elim_bytes if mode is Mode.ELIM else LIMITS.frame_bytes,

@@ -15,7 +15,6 @@ from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Exit, Reaper
 from xce.linux.session import Session
 from xce.linux.spawn import Child, spawn
-from xce.reporters.cage import SCRIPT_FD
 from xce.reporters.ending import PATIENCE, Ending, Group, Stuck, describe
 from xce.reporters.frame import Lines, TooLong
 
@@ -165,8 +164,8 @@ class Run:
     """A run from `start` to `over`. Raises OSError from the constructor if it cannot be started.
 
     `group` is the control group that the command joins, or None where there is none: then the run is held by
-    its session and `mark`, an entry of `environment`. `streaming`: lines are told as they come instead of
-    kept.
+    its session and `mark`, an entry of `environment`. `fds`: its descriptors beside 0, 1 and 2, as ours.
+    `streaming`: lines are told as they come instead of kept.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class Run:
         *,
         command: Sequence[str],
         environment: Mapping[str, str] | Mapping[bytes, bytes],
-        script: int,
+        fds: Mapping[int, int],
         group: Group | None,
         mark: str,
         line_bytes: int,
@@ -202,8 +201,8 @@ class Run:
         self._out = _Pipe(loop, self._output, STREAM_PER_S if streaming else 0)
         self._err = _Pipe(loop, self.stderr.add, STDERR_PER_S)
         try:
-            fds = {1: self._out.child_end, 2: self._err.child_end, SCRIPT_FD: script}
-            self.child: Child = spawn(command, environment, fds=fds)
+            output = {1: self._out.child_end, 2: self._err.child_end}
+            self.child: Child = spawn(command, environment, fds={**output, **fds})
         except (OSError, ValueError):
             self._close()
             raise

@@ -57,6 +57,9 @@ A file that does not fit is refused whole, all its errors are told at once, and 
 SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("/etc/xce/agent.yaml", files.AgentFile),
     ("reporters: (agent.yaml, reporter.yaml)", files.AgentReporters),
+    ("discovery: (agent.yaml)", files.Discovery),
+    ("expected: (discovery)", files.Expected),
+    ("ports: (discovery)", files.PortRange),
     ("NAME.yaml", files.ReporterSettings),
     ("limits: (NAME.yaml)", files.Limits),
     ("/etc/xce/resources.yaml", files.ResourcesFile),

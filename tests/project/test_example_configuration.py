@@ -12,6 +12,7 @@ from xce.model.configuration import (
     AgentFile,
     AgentReporters,
     BrokerFile,
+    Discovery,
     HostsFile,
     ReporterSettings,
     ResourcesFile,
@@ -66,5 +67,10 @@ def test_every_key_is_shown_with_its_default(name: str, changed: set[str]) -> No
 
 
 def test_every_key_of_the_section_for_reporters_is_shown() -> None:
-    section = text_of("agent.yaml").partition("\nreporters:\n")[2]
+    section = text_of("agent.yaml").partition("\nreporters:\n")[2].partition("\ndiscovery:\n")[0]
     assert set(re.findall(r"^#  (\w+):", section, re.MULTILINE)) == keys_of(AgentReporters)
+
+
+def test_every_key_of_the_section_for_discovery_is_shown() -> None:
+    section = text_of("agent.yaml").partition("\ndiscovery:\n")[2]
+    assert set(re.findall(r"^#  (\w+):", section, re.MULTILINE)) == keys_of(Discovery)

@@ -281,7 +281,7 @@ def test_names_of_files_become_names_that_can_be_shown() -> None:
 def test_the_name_of_the_agents_own_source_is_not_to_be_had(place: Path) -> None:
     """It is shown under another name: what is told of its end must not be told of the load indices."""
     put(place / "builtin")
-    assert "the agent's own source is called so" in one(place, "builtin (file)").problem
+    assert "a source of the agent's own is called so" in one(place, "builtin (file)").problem
     assert "builtin" not in scan(str(place), TRUSTED)
 
 
