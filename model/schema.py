@@ -103,6 +103,8 @@ class Fitting:
             return self._struct(node, info, key)
         if isinstance(info, inspect.ListType):
             return self._list(node, info, key)
+        if isinstance(info, inspect.VarTupleType | inspect.TupleType):
+            return self._tuple(node, info, key)
         if isinstance(info, inspect.DictType):
             return self._dict(node, info, key)
         if isinstance(info, inspect.UnionType):
@@ -133,6 +135,20 @@ class Fitting:
             return info.cls(**values)
         except ValueError as problem:
             return self._fail(node.line, key, str(problem))
+
+    def _tuple(self, node: Node, info: inspect.VarTupleType | inspect.TupleType, key: str) -> Any:
+        """A list that stays as it is; of a fixed length where the type says so."""
+        if isinstance(info, inspect.VarTupleType):
+            items = self._list(node, inspect.ListType(info.item_type), key)
+            return items if items is _BAD else tuple(items)
+        count = len(info.item_types)
+        if not isinstance(node.value, list) or len(node.value) != count:
+            return self._fail(node.line, key, f"expected a list of {count}, got {describe(node.value)}")
+        kinds = zip(node.value, info.item_types, strict=True)
+        pair = [
+            self._any(item, kind, key + _index(node.value, place)) for place, (item, kind) in enumerate(kinds)
+        ]
+        return _BAD if any(item is _BAD for item in pair) else tuple(pair)
 
     def _list(self, node: Node, info: inspect.ListType, key: str) -> Any:
         if node.value is None:

@@ -9,7 +9,7 @@ function of it. PCI addresses are lower case with a domain of at least four digi
 import msgspec
 
 
-class Pci(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Pci(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One PCI function, of /sys/bus/pci/devices/ADDRESS."""
 
     address: str
@@ -39,7 +39,7 @@ class Pci(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_width: int | None = None
 
 
-class Net(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Net(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One network interface, of /sys/class/net (and netlink, where it was asked)."""
 
     name: str
@@ -62,7 +62,7 @@ class Net(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`dev_port`: which port of its PCI function."""
 
 
-class RdmaPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RdmaPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One port of an RDMA device: /sys/class/infiniband/NAME/ports/N."""
 
     number: int
@@ -79,7 +79,7 @@ class RdmaPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Interfaces on this port, of gid_attrs/ndevs."""
 
 
-class Rdma(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Rdma(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One RDMA device: /sys/class/infiniband/NAME."""
 
     name: str
@@ -95,7 +95,7 @@ class Rdma(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ports: tuple[RdmaPort, ...] = ()
 
 
-class KfdLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KfdLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One entry of a node's io_links."""
 
     to: int
@@ -106,7 +106,7 @@ class KfdLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_mbps: int | None = None
 
 
-class KfdNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KfdNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One node of /sys/class/kfd/kfd/topology/nodes; a CPU if `simd` is 0."""
 
     node: int
@@ -128,7 +128,7 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     links: tuple[KfdLink, ...] = ()
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A card of another class directory than PCI: drm (`card0`, `renderD128`), accel, ve, mic, nvme."""
 
     subsystem: str
@@ -138,7 +138,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attributes: dict[str, str] = {}
 
 
-class Numa(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Numa(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One NUMA node. One without CPUs is a device's memory, not the host's."""
 
     node: int
@@ -148,7 +148,7 @@ class Numa(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     distances: tuple[int, ...] = ()
 
 
-class MigSlice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MigSlice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One MIG device: a compute instance within a GPU instance, as the library states them."""
 
     uuid: str
@@ -168,7 +168,7 @@ class MigSlice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`ce`, `dec`, `enc`, `jpg`, `ofa`."""
 
 
-class MigProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MigProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A GPU instance profile that the library offers on this GPU."""
 
     id: int
@@ -180,7 +180,7 @@ class MigProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remaining: int | None = None
 
 
-class Mig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Mig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """MIG of one GPU. `current` None: the GPU cannot, which is not the same as False."""
 
     current: bool | None = None
@@ -193,7 +193,7 @@ class Mig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why slices could not be read; they are unknown then, and not absent."""
 
 
-class NvLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NvLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One NVLink of a GPU."""
 
     link: int
@@ -205,7 +205,7 @@ class NvLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """0 GPU, 1 IBM NPU, 2 switch, 255 unknown (nvmlIntNvLinkDeviceType_t)."""
 
 
-class Fabric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Fabric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """GPU fabric, of nvmlDeviceGetGpuFabricInfoV. `cluster` as the library says it, all zero included."""
 
     state: int | None = None
@@ -217,7 +217,7 @@ class Fabric(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: int | None = None
 
 
-class Xid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Xid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One XID event as the library told it."""
 
     xid: int
@@ -229,7 +229,7 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ci: int | None = None
 
 
-class NvidiaGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class NvidiaGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One GPU as NVML states it. `error` is set when the library could not give its handle or lost it."""
 
     index: int
@@ -291,7 +291,7 @@ class NvidiaGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Calls that failed in a way other than not supported, with the library's words."""
 
 
-class Nvidia(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Nvidia(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """All that NVML answered."""
 
     error: str = ""
@@ -307,7 +307,7 @@ class Nvidia(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """PCI addresses of GPUs that the driver was told to leave out."""
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Machine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Everything that one reading of a machine gave."""
 
     pci: tuple[Pci, ...] = ()

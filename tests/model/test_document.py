@@ -2,6 +2,7 @@
 
 import string
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -135,3 +136,20 @@ def test_the_line_of_a_wrong_key_is_the_line_where_it_stands(names: list[str], w
     text = "environment:\n" + "\n".join(lines)
     (error,) = refused(text, ReporterSettings)
     assert error.startswith(f"/etc/xce/agent.yaml:{place + 2}: environment.K{wrong}: expected text")
+
+
+class Shelf(msgspec.Struct):
+    """What tuples are tried on."""
+
+    slots: tuple[str, ...] = ()
+    place: tuple[int, int] | None = None
+
+
+def test_tuples_are_lists_of_a_kind_or_of_a_length() -> None:
+    assert load("slots: [a, b]\nplace: [4, 2]", "f.yaml", Shelf) == Shelf(slots=("a", "b"), place=(4, 2))
+    with pytest.raises(refusal.ConfigRefused) as refused:
+        load("slots: [a,\n  5]\nplace: [4]", "f.yaml", Shelf)
+    assert str(refused.value) == (
+        "f.yaml:2: slots[1]: expected text, got the number 5; put it in quotes\n"
+        "f.yaml:3: place: expected a list of 2, got a list"
+    )
