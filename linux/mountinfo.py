@@ -4,6 +4,16 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+LOCAL = frozenset(
+    re.findall(
+        r"\w+",
+        "bcachefs binfmt_misc bpf btrfs cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs erofs exfat "
+        "ext2 ext3 ext4 f2fs fusectl hugetlbfs iso9660 mqueue nsfs overlay proc pstore ramfs rootfs "
+        "securityfs selinuxfs squashfs sysfs tmpfs tracefs udf vfat xfs zfs",
+    )
+)
+"""File systems that answer without asking another machine or process. Those not named here can hang."""
+
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -28,6 +38,11 @@ def read(proc_root: str = "/proc", pid: int | str = "self") -> list[Mount]:
     """All mounts that `pid` sees, in mount order."""
     path = Path(proc_root, str(pid), "mountinfo")
     return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
+
+
+def can_hang(kind: str) -> bool:
+    """Whether looking at a file of such a file system can wait for somebody: network, FUSE, unknown ones."""
+    return kind not in LOCAL
 
 
 def parse(text: str) -> list[Mount]:

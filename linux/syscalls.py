@@ -7,12 +7,16 @@ import ctypes
 import os
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
 
 CLOSE_RANGE_CLOEXEC = 1 << 2
 """linux/close_range.h; Linux 5.11."""
 _CLOSE_RANGE = ctypes.c_long(436)
 """Its number is the same on every architecture. Made once: it is called before every start of a process."""
 _LAST, _CLOEXEC = ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(CLOSE_RANGE_CLOEXEC)
+
+MNT_DETACH, UMOUNT_NOFOLLOW = 0x2, 0x8
+"""linux/fs.h."""
 
 IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
 IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x40, 0x80, 0x100, 0x200
@@ -27,6 +31,16 @@ def _checked(result: int, path: str | bytes | None = None) -> int:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), path)
     return result
+
+
+def call(number: int, *arguments: object, path: str | bytes | None = None) -> int:
+    """System call `number`, for those that libc has no function for; arguments are ctypes values."""
+    return _checked(_libc.syscall(ctypes.c_long(number), *arguments), path)
+
+
+def umount2(path: str, flags: int) -> None:
+    """Take the topmost mount off `path`: umount2(2)."""
+    _checked(_libc.umount2(os.fsencode(path), ctypes.c_int(flags)), path)
 
 
 def close_on_exec_from(first: int) -> None:

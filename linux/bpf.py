@@ -1,0 +1,214 @@
+"""Device filters of control groups: programs of type BPF_PROG_TYPE_CGROUP_DEVICE, by bpf(2) alone.
+
+Programs are attached with BPF_F_ALLOW_MULTI and changed with BPF_F_REPLACE, which swaps one for another at
+once and fails with ENOENT if the other is not attached any more. All programs on the way from the root to a
+group must allow an access. An attached program outlives whoever loaded it and goes with its group. A
+descriptor that was open before is never taken back. Constants keep the kernel's names (linux/bpf.h).
+
+What fails raises OSError: EPERM without CAP_BPF and CAP_NET_ADMIN (or CAP_SYS_ADMIN), or where a program
+above or beside does not let others in.
+"""
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from xce.linux import syscalls
+
+_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
+
+BPF_PROG_LOAD, BPF_PROG_ATTACH, BPF_PROG_DETACH = 5, 8, 9
+BPF_PROG_GET_FD_BY_ID, BPF_OBJ_GET_INFO_BY_FD, BPF_PROG_QUERY = 13, 15, 16
+BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE = 15, 6
+BPF_F_ALLOW_OVERRIDE, BPF_F_ALLOW_MULTI, BPF_F_REPLACE = 1, 2, 4
+BPF_DEVCG_DEV_BLOCK, BPF_DEVCG_DEV_CHAR = 1, 2
+BPF_DEVCG_ACC_MKNOD, BPF_DEVCG_ACC_READ, BPF_DEVCG_ACC_WRITE = 1, 2, 4
+PROGRAMS = 64
+"""BPF_CGROUP_MAX_PROGS: of one type on one group."""
+NAME_BYTES = 15
+
+_LDX_W, _MOV32, _MOV64_IMM, _MOV32_IMM = 0x61, 0xBC, 0xB7, 0xB4
+_AND32_IMM, _RSH32_IMM, _JNE_IMM, _JNE32, _EXIT = 0x54, 0x74, 0x55, 0x5E, 0x95
+_ALL = BPF_DEVCG_ACC_MKNOD | BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE
+
+
+class Rule(NamedTuple):
+    """What is allowed: `access` bits on a device; None stands for any number."""
+
+    kind: int
+    """BPF_DEVCG_DEV_BLOCK or BPF_DEVCG_DEV_CHAR."""
+    major: int | None
+    minor: int | None
+    access: int
+
+
+class Program(NamedTuple):
+    """A program as the kernel knows it. `tag` is a hash of its instructions: same rules, same tag."""
+
+    id: int
+    tag: str
+    name: str
+    kind: int
+
+
+class Attached(NamedTuple):
+    """What hangs on one group: the mode in which the first was attached, and program ids in order."""
+
+    flags: int
+    ids: tuple[int, ...]
+
+
+def compile_rules(rules: Iterable[Rule]) -> bytes:
+    """Instructions that allow an access if one rule covers all of it, and deny everything else."""
+    code = [
+        _instruction(_LDX_W, 2, 1, offset=0),  # r2 = bpf_cgroup_dev_ctx.access_type
+        _instruction(_MOV32, 3, 2),
+        _instruction(_RSH32_IMM, 3, value=16),  # r3 = access bits
+        _instruction(_AND32_IMM, 2, value=0xFFFF),  # r2 = kind
+        _instruction(_LDX_W, 4, 1, offset=4),  # r4 = major
+        _instruction(_LDX_W, 5, 1, offset=8),  # r5 = minor
+    ]
+    for rule in rules:
+        code += _one_rule(rule)
+    code += [_instruction(_MOV64_IMM, 0, value=0), _instruction(_EXIT)]
+    return b"".join(code)
+
+
+def _one_rule(rule: Rule) -> list[bytes]:
+    """Falls through to what follows if the rule does not fit."""
+    masked = rule.access != _ALL
+    tests = [(2, rule.kind), (4, rule.major), (5, rule.minor)]
+    compared = [(register, value) for register, value in tests if value is not None]
+    length = (3 if masked else 0) + len(compared) + 2
+    code: list[bytes] = []
+    if masked:
+        code += [_instruction(_MOV32, 1, 3), _instruction(_AND32_IMM, 1, value=rule.access)]
+        code.append(_instruction(_JNE32, 1, 3, offset=length - 3))
+    for register, value in compared:
+        code.append(_instruction(_JNE_IMM, register, offset=length - len(code) - 1, value=value))
+    return [*code, _instruction(_MOV64_IMM, 0, value=1), _instruction(_EXIT)]
+
+
+def _instruction(code: int, to: int = 0, source: int = 0, *, offset: int = 0, value: int = 0) -> bytes:
+    return struct.pack(
+        "<BBhi", code, source << 4 | to, offset, value if value < 1 << 31 else value - (1 << 32)
+    )
+
+
+def load(code: bytes, name: str) -> int:
+    """A descriptor of a new program. A refusal of the verifier has its words as text."""
+    try:
+        return _load(code, name, log=None)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EACCES):
+            raise
+        log = ctypes.create_string_buffer(1 << 16)
+        try:
+            return _load(code, name, log=log)
+        except OSError as again:
+            words = log.value.decode(errors="replace").strip() or again.strerror
+            raise OSError(again.errno, f"cannot load device filter {name}: {words}") from again
+
+
+def _load(code: bytes, name: str, *, log: "ctypes.Array[ctypes.c_char] | None") -> int:
+    licence = ctypes.create_string_buffer(b"GPL")
+    instructions = ctypes.create_string_buffer(code, len(code))
+    attribute = struct.pack(
+        "<IIQQIIQII16sII",
+        BPF_PROG_TYPE_CGROUP_DEVICE,
+        len(code) // 8,
+        ctypes.addressof(instructions),
+        ctypes.addressof(licence),
+        1 if log is not None else 0,
+        len(log) if log is not None else 0,
+        ctypes.addressof(log) if log is not None else 0,
+        0,
+        0,
+        name.encode("ascii")[:NAME_BYTES],
+        0,
+        BPF_CGROUP_DEVICE,
+    )
+    return _bpf(BPF_PROG_LOAD, attribute)
+
+
+def attach(group: int, program: int, *, replacing: int | None = None) -> None:
+    """Hang `program` on the group of descriptor `group`, beside others or in the place of `replacing`."""
+    flags = BPF_F_ALLOW_MULTI | (BPF_F_REPLACE if replacing is not None else 0)
+    _bpf(BPF_PROG_ATTACH, struct.pack("<IIIII", group, program, BPF_CGROUP_DEVICE, flags, replacing or 0))
+
+
+def detach(group: int, program: int) -> None:
+    """Take `program` off the group; ENOENT if it is not on it."""
+    _bpf(BPF_PROG_DETACH, struct.pack("<IIII", group, program, BPF_CGROUP_DEVICE, 0))
+
+
+def query(group: int) -> Attached:
+    """What hangs on this very group, without those above."""
+    ids = (ctypes.c_uint32 * PROGRAMS)()
+    attribute = bytearray(
+        struct.pack("<IIIIQII", group, BPF_CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), PROGRAMS, 0)
+    )
+    _bpf(BPF_PROG_QUERY, attribute)
+    flags, count = struct.unpack_from("<12xI8xI", attribute)
+    return Attached(flags, tuple(ids[:count]))
+
+
+def open_program(number: int) -> int:
+    """A descriptor of the program with that id; ENOENT if it is gone."""
+    return _bpf(BPF_PROG_GET_FD_BY_ID, struct.pack("<III", number, 0, 0))
+
+
+def describe(program: int) -> Program:
+    """What the kernel says of a program's descriptor."""
+    info = ctypes.create_string_buffer(256)
+    _bpf(BPF_OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", program, len(info), ctypes.addressof(info)))
+    kind, number, tag = struct.unpack_from("<II8s", info.raw)
+    name = info.raw[64:80].split(b"\0")[0].decode(errors="replace")  # bpf_prog_info.name
+    return Program(number, tag.hex(), name, kind)
+
+
+def programs(group: int) -> list[Program]:
+    """`query` with what each program is; one that goes meanwhile is left out."""
+    found = []
+    for number in query(group).ids:
+        try:
+            program = open_program(number)
+        except FileNotFoundError:
+            continue
+        try:
+            found.append(describe(program))
+        finally:
+            os.close(program)
+    return found
+
+
+def words(rules: Sequence[Rule]) -> list[str]:
+    """The rules as the old controller writes them: `c 195:0 rw`."""
+    return [
+        f"{'b' if rule.kind == BPF_DEVCG_DEV_BLOCK else 'c'} {_number(rule.major)}:{_number(rule.minor)} "
+        + "".join(letter for bit, letter in _LETTERS if rule.access & bit)
+        for rule in rules
+    ]
+
+
+_LETTERS = ((BPF_DEVCG_ACC_READ, "r"), (BPF_DEVCG_ACC_WRITE, "w"), (BPF_DEVCG_ACC_MKNOD, "m"))
+
+
+def _number(number: int | None) -> str:
+    return "*" if number is None else str(number)
+
+
+def _bpf(command: int, attribute: bytes | bytearray) -> int:
+    buffer = (ctypes.c_char * len(attribute)).from_buffer_copy(attribute)
+    try:
+        result = syscalls.call(
+            _BPF, ctypes.c_int(command), ctypes.byref(buffer), ctypes.c_uint(len(attribute))
+        )
+    finally:
+        if isinstance(attribute, bytearray):
+            attribute[:] = buffer.raw
+    return result

@@ -1,0 +1,100 @@
+"""Who uses a device or a mount is found by pid and by how, and nobody else is."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.linux.hangfs import HangingMount
+from tests.linux.test_mountapi import bind
+from xce.linux import holders, mountapi
+
+pytestmark = pytest.mark.root
+
+FULL = os.makedev(1, 7)
+_WAIT = "import sys; {}; print('there', flush=True); sys.stdin.read()"
+
+
+class Sitter:
+    """A process that holds something until `leave`."""
+
+    def __init__(self, code: str, before: list[str] | None = None, cwd: Path | None = None) -> None:
+        command = [*(before or []), sys.executable, "-I", "-S", "-c", _WAIT.format(code)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cwd)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"there\n"
+
+    def leave(self) -> None:
+        self.process.communicate()
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    for name in ("source", "target"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "source/file").write_bytes(bytes(4096))
+    target = tmp_path / "target"
+    yield bind(tmp_path / "source", target), target
+    mountapi.unmount(str(target))
+
+
+def test_a_process_with_the_device_open_is_named(tmp_path: Path) -> None:
+    node = tmp_path / "node"  # wherever the node lies and whatever it is called
+    os.mknod(node, 0o20666, FULL)
+    sitter = Sitter(f"f = open({str(node)!r})")
+    other = Sitter("f = open('/dev/zero')")
+    [found] = holders.of_device({FULL})
+    assert found.pid == sitter.process.pid
+    assert str(found).startswith(f"pid {found.pid} (python")
+    assert found.how.endswith("on 1:7")
+    sitter.leave()
+    assert holders.of_device({FULL}) == []
+    other.leave()
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("f = open({file!r})", "fd 3"),
+        ("import os; os.chdir({point!r})", "current directory"),
+        ("import mmap; f = open({file!r}); m = mmap.mmap(f.fileno(), 0, prot=1); f.close()", ""),
+    ],
+)
+def test_whoever_keeps_a_mount_busy_is_named(mounted: tuple[int, Path], code: str, how: str) -> None:
+    number, point = mounted
+    sitter = Sitter(code.format(file=str(point / "file"), point=str(point)))
+    [found] = holders.of_mount(number, str(point))
+    assert found.pid == sitter.process.pid
+    assert how in found.how
+    sitter.leave()
+    assert holders.of_mount(number, str(point)) == []
+
+
+def test_a_mount_copied_into_another_namespace_is_named_by_a_process_in_it(mounted: tuple[int, Path]) -> None:
+    _, point = mounted
+    status = os.stat(point)
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    assert holders.of_copies(str(point), device) == []
+    sitter = Sitter("pass", before=["unshare", "-m", "--propagation", "private"])
+    [found] = holders.of_copies(str(point), device)
+    assert found.pid == sitter.process.pid
+    assert found.how.startswith("mount namespace mnt:[")
+    sitter.leave()
+
+
+def test_a_dead_file_server_does_not_keep_the_search(tmp_path: Path) -> None:
+    """A process sleeps in state D in a directory of a file system that does not answer."""
+    point = tmp_path / "dead"
+    point.mkdir()
+    dead = HangingMount(point)
+    process = subprocess.Popen(["sh", "-c", f"cd {point}; ls"], stderr=subprocess.DEVNULL)
+    try:
+        assert dead.asked.wait(10)
+        assert holders.of_device({FULL}) == []
+        assert holders.of_mount(-2, "/nowhere") == []
+    finally:
+        dead.release()
+        process.wait(10)
