@@ -50,6 +50,22 @@ def read(path: str, kind: type[F], *, memory: Memory, must_exist: bool) -> F:
     return settings
 
 
+def refuse_blank(path: str) -> None:
+    """Raises `ConfigRefused` if the file is gone or says nothing: at a start that means the defaults, but of
+    a file that a running program was configured by it is more likely an accident.
+    """
+    hint = "the settings before it stay in force; write {} to it if the defaults are meant"
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(FILE_BYTES)
+    except OSError as error:
+        raise ConfigRefused(
+            [ConfigError(path, 0, "", f"cannot read it: {error.strerror}; {hint}")]
+        ) from error
+    if all(line.strip() in {"", "---", "..."} or line.lstrip().startswith("#") for line in text.splitlines()):
+        raise ConfigRefused([ConfigError(path, 0, "", f"is empty; {hint}")])
+
+
 def fixed_changes(before: F, after: F) -> list[str]:
     """Keys that differ and cannot be changed in a running program."""
     return [key for key in FIXED if getattr(before, key) != getattr(after, key)]

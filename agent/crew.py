@@ -143,6 +143,12 @@ class Crew:
             if one.name == resource
         ]
 
+    def troubles(self) -> dict[str, str]:
+        """Reporters with something wrong, and what."""
+        warnings = self._supervisor.warnings() if self._supervisor else {}
+        causes = {name: state.cause for name, state in self._node.states.items() if state.cause}
+        return {**warnings, **causes}
+
     def faults(self) -> dict[str, str]:
         """What is wrong, by what it is about; '' where nothing is."""
         directory = self._watch.fault if self._watch else ""

@@ -27,7 +27,7 @@ from xce.agent.node import Node
 from xce.agent.operations import Operations
 from xce.agent.service import Service
 from xce.agent.types import Types
-from xce.linux import proc
+from xce.linux import listen, proc
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Reaper
 from xce.model import VERSION
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 BEGIN_S = 0.25
 """Reporters start after the hello, or after this long without a link."""
+ROUND_S = 5.0
+"""How often is looked after what nobody tells of: that the local socket is still there."""
 COLD_S = 10.0
 """The cold start is over after this long, whatever reporters have not been heard yet."""
 MINUTE_S = 60.0
@@ -99,9 +101,12 @@ class Daemon:
         self._exporter: Exporter | None = None
         self._expiry: Timer | None = None
         self._stopping = False
+        self._seen, self._bad = -1, 0
+        """`node.changes` when the reporters' faults were logged last, and how many have one."""
 
     def run(self) -> int:
         """Serve until a signal; the exit code."""
+        listen.raise_limit()
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.on_signal(number, self.stop)
         self.loop.on_signal(signal.SIGHUP, self.reload)
@@ -121,7 +126,7 @@ class Daemon:
         from xce.agent.crew import Crew  # noqa: PLC0415 - see `run`
 
         self.log.notice(f"{self.role.value} {self.name} {VERSION} runs, pid {os.getpid()}")
-        self._open_control()
+        self._round()
         self.crew = Crew(
             self.loop,
             Reaper(self.loop),
@@ -142,12 +147,21 @@ class Daemon:
         gc.freeze()  # what a start leaves is for ever: no later collection looks at it again
         gc.enable()
 
-    def _open_control(self) -> None:
+    def _round(self) -> None:
+        """Listen on the local socket, again if somebody has removed it."""
+        if self._stopping:
+            return
         path = f"{self.settings.run_directory}/agent.sock"
         try:
-            self._control = Control(self.loop, path, self.operations.table())
+            if self._control is None:
+                self._control = Control(self.loop, path, self.operations.table())
+            elif self._control.missing():
+                self.log.notice(f"{path} was removed; made anew")
+                self._control.listen()
+            self.faults["local socket"] = ""
         except OSError as error:
-            self.faults["local socket"] = f"cannot listen: {error.strerror or error}"
+            self.faults["local socket"] = f"cannot listen at {path}: {error.strerror or error}"
+        self.loop.call_later(ROUND_S, self._round)
 
     def _open_metrics(self) -> None:
         wanted = self.settings.metrics if isinstance(self.settings, AgentFile) else ""
@@ -236,12 +250,24 @@ class Daemon:
         for about, text in self._all_faults().items():
             self.log.fault(about, text, now)
         standing = f", host {self.core.standing.state}" if self.core.standing.state else ""
-        bad = sum(bool(state.cause) for state in self.node.states.values())
-        self._service.status(f"{phase.value}{standing}, {len(self.node.states)} reporters, {bad} in trouble")
+        if self.crew is not None and self.node.changes != self._seen:
+            self._seen = self.node.changes
+            self.log.faults("reporter ", self.crew.troubles(), now)
+            self._bad = sum(bool(state.cause) for state in self.node.states.values())
+        self._service.status(
+            f"{phase.value}{standing}, {len(self.node.states)} reporters, {self._bad} in trouble"
+        )
 
     def _all_faults(self) -> dict[str, str]:
-        crew = self.crew.faults() if self.crew else {}
-        return {**self.faults, **crew, "state directory": self.memory.fault, "link": self.link.fault}
+        scarce = self._control is not None and self._control.scarce
+        return {
+            **self.faults,
+            **(self.crew.faults() if self.crew else {}),
+            "descriptors": "none are left (ulimit -n, LimitNOFILE=)" if scarce else "",
+            "service manager": self._service.fault,
+            "state directory": self.memory.fault,
+            "link": self.link.fault,
+        }
 
     def _internal_error(self, error: Exception, callback: Callable[..., object]) -> None:
         """An exception in a callback is a bug: it is shown until the next start, and costs nobody else."""
@@ -259,6 +285,8 @@ class Daemon:
         self._service.reloading()
         try:
             wanted = self._read()
+            if wanted != self.settings:
+                config.refuse_blank(self.path)
         except ConfigRefused as refused:
             self.faults["configuration"] = f"not taken: {'; '.join(str(error) for error in refused.errors)}"
         else:

@@ -1,15 +1,31 @@
 """What the agent writes to its log: stderr, so the journal's.
 
-A fault is written once when it begins and once when it ends; what happens in between is counted and shown by
-`status`. Nothing secret comes here: callers pass words, never keys, frames or environments.
+A fault is written once when it begins and once when it ends; in between it is shown by `status`. One that
+comes and goes is written a few times an hour. Nothing secret comes here: callers pass words, never keys,
+frames or environments.
 """
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 NOTICE, WARNING = 5, 4
 """Priorities of syslog(3), as the journal reads them from a line's `<N>` prefix (sd-daemon(3))."""
+
+
+OFTEN, WINDOW_S = 5, 3600.0
+"""Times that one fault's begin and end are written within so many seconds."""
+
+
+class _Fault:
+    """What is known of one fault; kept for a while after its end."""
+
+    def __init__(self, now: float) -> None:
+        self.on = self.quiet = False
+        self.since = self.window = now
+        self.times = 0
+        """Begun since `window`."""
 
 
 class Log:
@@ -18,7 +34,7 @@ class Log:
     def __init__(self, stream: TextIO = sys.stderr, *, journal: bool | None = None) -> None:
         self._stream = stream
         self._journal = "JOURNAL_STREAM" in os.environ if journal is None else journal
-        self._faults: dict[str, tuple[float, int]] = {}
+        self._faults: dict[str, _Fault] = {}
 
     def notice(self, text: str) -> None:
         """Something that an admin may want to know happened."""
@@ -30,15 +46,43 @@ class Log:
 
     def fault(self, about: str, text: str, now: float) -> None:
         """What is wrong with `about`, '' when it is all right; only begin and end are written."""
-        begin = self._faults.get(about)
-        if text and begin is None:
-            self._faults[about] = (now, 1)
-            self.warning(f"{about}: {text}")
-        elif text and begin is not None:
-            self._faults[about] = (begin[0], begin[1] + 1)
-        elif begin is not None:
-            del self._faults[about]
-            self.notice(f"{about}: all right again after {now - begin[0]:.0f} s")
+        fault = self._faults.get(about)
+        if fault is None:
+            if not text:
+                return
+            fault = self._faults[about] = _Fault(now)
+        if bool(text) == fault.on:
+            return
+        fault.on = bool(text)
+        if fault.on:
+            self._begin(about, text, fault, now)
+        else:
+            if not fault.quiet:
+                self.notice(f"{about}: all right again after {now - fault.since:.0f} s")
+            self._forget_old(now)
+
+    def faults(self, prefix: str, found: Mapping[str, str], now: float) -> None:
+        """All faults whose `about` begins with `prefix`, by the rest: what is not in `found` is over."""
+        for about in [one for one, fault in self._faults.items() if fault.on and one.startswith(prefix)]:
+            if about.removeprefix(prefix) not in found:
+                self.fault(about, "", now)
+        for name, text in found.items():
+            self.fault(prefix + name, text, now)
+
+    def _begin(self, about: str, text: str, fault: "_Fault", now: float) -> None:
+        fault.since = now
+        if now - fault.window >= WINDOW_S:
+            fault.window, fault.times = now, 0
+        fault.times += 1
+        fault.quiet = fault.times > OFTEN
+        if not fault.quiet:
+            often = "; it comes and goes, and is not logged again within the hour"
+            self.warning(f"{about}: {text}{often if fault.times == OFTEN else ''}")
+
+    def _forget_old(self, now: float) -> None:
+        self._faults = {
+            about: fault for about, fault in self._faults.items() if fault.on or now - fault.window < WINDOW_S
+        }
 
     def _write(self, priority: int, text: str) -> None:
         line = text.replace("\n", "; ")

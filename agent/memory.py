@@ -8,7 +8,6 @@ start and nothing else: `fault` says so.
 
 import contextlib
 import os
-import stat
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -41,7 +40,12 @@ class Memory:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.fault = ""
+        self._faults: dict[str, str] = {}
+
+    @property
+    def fault(self) -> str:
+        """What could not be read or written, and why; '' if all could."""
+        return next(iter(self._faults.values()), "")
 
     def types(self) -> list[ResourceType] | None:
         """The cluster's types as last learned."""
@@ -77,20 +81,41 @@ class Memory:
         if not self.directory:
             return None
         try:
-            fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
+            data = self._bytes(name)
+        except FileNotFoundError:
             return None
-        with os.fdopen(fd, "rb") as file:
-            found = os.fstat(fd)
-            ours = found.st_uid in {0, os.geteuid()} and not found.st_mode & 0o022
-            if not (ours and stat.S_ISREG(found.st_mode)):
-                return None
-            data = file.read(FILE_BYTES)
+        except OSError as error:
+            self._set_aside(name, error)
+            return None
         try:
             version, content = msgspec.msgpack.decode(data, type=tuple[int, kind])  # type: ignore[valid-type]
         except msgspec.MsgspecError:
             return None
         return content if version == VERSION else None
+
+    def _bytes(self, name: str) -> bytes:
+        """What is in a file of ours; b'' if it is somebody else's."""
+        fd = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            found = os.fstat(fd)
+            if found.st_uid not in {0, os.geteuid()} or found.st_mode & 0o022:
+                return b""
+            data = b""
+            while len(data) < FILE_BYTES and (chunk := os.read(fd, 1 << 20)):
+                data += chunk
+            return data
+        finally:
+            os.close(fd)
+
+    def _set_aside(self, name: str, error: OSError) -> None:
+        """Make room for a new one: what cannot be read now could not be replaced later, perhaps."""
+        path = self._path(name)
+        kept = f"{path}.unreadable"
+        try:
+            os.rename(path, kept)
+            self._faults[_sort(name)] = f"cannot read {path}: {error.strerror}; it was set aside as {kept}"
+        except OSError:
+            self._faults[_sort(name)] = f"cannot read {path}: {error.strerror}; remove it"
 
     def _write(self, name: str, content: Any) -> None:
         """Replace a file whole. Not synced: after a power cut it may be empty, which reads as nothing."""
@@ -101,15 +126,20 @@ class Memory:
             with open(f"{path}.new", "wb", opener=_private) as file:
                 file.write(msgspec.msgpack.encode((VERSION, content)))
             os.replace(f"{path}.new", path)
-            self.fault = ""
+            self._faults.pop(_sort(name), None)
         except OSError as error:
-            self.fault = f"cannot write {path}: {error.strerror}"
+            self._faults[_sort(name)] = f"cannot write {path}: {error.strerror}"
 
     def _forget_some(self) -> None:
         with contextlib.suppress(OSError):
             files = [name for name in os.listdir(self.directory) if name.startswith(PARSED)]
             for name in files if len(files) > PARSED_FILES else ():
                 os.unlink(f"{self.directory}/{name}")
+
+
+def _sort(name: str) -> str:
+    """What a file is one of: there are three sorts, and so many faults at most."""
+    return name.partition("-")[0]
 
 
 def _private(path: str, flags: int) -> int:

@@ -1,8 +1,9 @@
 """The node's own OpenMetrics endpoint, for sites that scrape nodes. Loaded only when `metrics:` asks for it.
 
 The broker serves the same counters for all its agents; this one costs 10 MB of memory. It answers one kind of
-request, `GET /metrics`, to a few clients at a time, and cuts off whoever is slow. What it says is made from
-the status document (`status.py`), so that the two cannot differ.
+request, `GET /metrics`, to a few clients at a time. Who is slow cannot keep others from it: a newcomer takes
+the place of the oldest client, of its own address if that has two already. The page is made at most once a
+second, from the status document (`status.py`), so that the two cannot differ.
 """
 
 import socket
@@ -13,14 +14,17 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from xce.linux.listen import Listener
 from xce.linux.loop import Loop
 from xce.model.link import Phase
 from xce.model.reporter import ReporterState
 from xce.model.value import Presence
 
-CLIENTS = 8
+CLIENTS, PER_ADDRESS = 8, 2
 REQUEST_BYTES = 8192
 PATIENCE_S = 10.0
+PAGE_S = 1.0
+"""For so long a page is given out again."""
 
 Status = dict[str, Any]
 
@@ -33,41 +37,48 @@ class Exporter:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Collector(status))
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._clients: set[_Client] = set()
+        listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._clients: dict[_Client, str] = {}
+        """With their addresses, the oldest first."""
+        self._page, self._made = b"", float("-inf")
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((host, port))
-            self._socket.listen(CLIENTS)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((host, port))
+            listening.listen(CLIENTS)
         except OSError:
-            self._socket.close()
+            listening.close()
             raise
-        self.port: int = self._socket.getsockname()[1]
-        loop.add_reader(self._socket.fileno(), self._accept)
+        self.port: int = listening.getsockname()[1]
+        self._listener = Listener(loop, listening, self._take)
 
     def page(self) -> bytes:
         """The whole answer's body."""
-        page: bytes = generate_latest(self._registry)  # type: ignore[no-untyped-call]  # no stubs of this module
-        return page
+        if (now := self._loop.now()) - self._made >= PAGE_S:
+            self._page = generate_latest(self._registry)  # type: ignore[no-untyped-call]  # no stubs of this module
+            self._made = now
+        return self._page
 
     def close(self) -> None:
         """Stop answering; may be called twice."""
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
-            for client in tuple(self._clients):
-                client.close()
+        self._listener.close()
+        for client in tuple(self._clients):
+            client.close()
 
-    def _accept(self) -> None:
+    def _take(self, connection: socket.socket) -> bool:
         try:
-            connection, _ = self._socket.accept()
-        except (BlockingIOError, ConnectionError):
-            return
-        if len(self._clients) >= CLIENTS:
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._clients.add(_Client(self._loop, connection, self.page, self._clients.discard))
+            address = connection.getpeername()[0]
+        except OSError:
+            return False  # gone again
+        same = [client for client, one in self._clients.items() if one == address]
+        if len(same) >= PER_ADDRESS:
+            same[0].close()
+        elif len(self._clients) >= CLIENTS:
+            next(iter(self._clients)).close()
+        self._clients[_Client(self._loop, connection, self.page, self._gone)] = address
+        return True
+
+    def _gone(self, client: "_Client") -> None:
+        self._clients.pop(client, None)
 
 
 class _Client:

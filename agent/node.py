@@ -34,6 +34,8 @@ class Node:
         self.types, self.cold = types, cold
         self.table = Table(types.in_force)
         self.states: dict[str, ReporterState] = {}
+        self.changes = 0
+        """Of the states, counted."""
         self.generations = dict(generations or {})
         self._claimed = {name for name, known in self.generations.items() if cold and known.count >= 0}
         """Reporters whose inventory the broker has from an earlier process, and that were not heard yet."""
@@ -57,12 +59,14 @@ class Node:
         """A reporter's state is this now."""
         if state != self.states.get(reporter):
             self.states[reporter] = state
+            self.changes += 1
             self._gone.discard(reporter)
             self._dirty_states = True
 
     def remove(self, reporter: str) -> None:
         """A reporter is gone, with its values and inventory."""
         self.table.remove(reporter)
+        self.changes += 1
         if self.states.pop(reporter, None) is not None and reporter in self._told:
             self._gone.add(reporter)
         if self._inventories.pop(reporter, None) is not None:

@@ -112,6 +112,7 @@ def explanation(daemon: "Daemon", name: str) -> dict[str, Any]:
     refusals = daemon.crew.refusals_of(name) if daemon.crew else []
     if found is None and kind is None and not refusals:
         return {"error": f"cannot explain {name!r}: no such resource type, and no reporter has given it"}
+    status = daemon.status()
     document: dict[str, Any] = {
         "name": name,
         "type": msgspec.to_builtins(kind) if kind else None,
@@ -119,13 +120,13 @@ def explanation(daemon: "Daemon", name: str) -> dict[str, Any]:
         "refused": refusals,
         "held": None,
         "reporter": None,
-        "host": daemon.status()["host"],
+        "host": status["host"],
     }
     if found is not None:
         held: dict[str, Any] = msgspec.to_builtins(found)
         document["held"] = {**held, **shown(found.reading)}
         document["reporter"] = next(
-            (one for one in daemon.status()["reporters"] if one["name"] == found.reporter), None
+            (one for one in status["reporters"] if one["name"] == found.reporter), None
         )
     return document
 

@@ -1,6 +1,7 @@
 """What the service manager hears of us (sd_notify(3)), where one listens.
 
-Loads systemd's library only then. A notification that cannot be delivered is dropped by it.
+Loads systemd's library only then; where that is not installed, the agent works on, and `fault` says what the
+manager will not hear. A notification that cannot be delivered is dropped by the library.
 """
 
 import os
@@ -13,11 +14,15 @@ class Service:
 
     def __init__(self) -> None:
         self._told = ""
+        self.fault = ""
         self._tell: Callable[[str], object] | None = None
         if os.environ.get("NOTIFY_SOCKET"):
-            from systemd import daemon  # noqa: PLC0415 - only under systemd
+            try:
+                from systemd import daemon  # noqa: PLC0415 - only under systemd
 
-            self._tell = daemon.notify
+                self._tell = daemon.notify
+            except ImportError as error:
+                self.fault = f"cannot be told that we are ready ({error}): install python3-systemd"
 
     def ready(self) -> None:
         """Started, or done with reloading."""

@@ -62,6 +62,7 @@ def reporter_document(
         "state": view.state if view else state.state,
         "cause": state.cause,
         "note": state.note,
+        "warning": "",
         "values": values,
         "age_s": ages[name] / 1000 if name in ages else None,
         "runs": state.runs,
@@ -101,6 +102,7 @@ def reporter_document(
 def _run_of(view: "View") -> Document:
     """What only the supervisor knows."""
     return {
+        "warning": view.warning,
         "last_run_s": view.running_for if view.running_for is not None else view.last_run_ago,
         "next_run_s": view.next_run_in,
         "took_s": view.last_duration,
@@ -138,6 +140,7 @@ def troubles(document: Document, faults: Mapping[str, str]) -> list[str]:
 def _of_reporter(reporter: Document) -> list[str]:
     name = reporter["name"]
     lines = [f"{name}: {reporter['cause']}"] if reporter["cause"] else []
+    lines += [f"{name}: {line}" for line in reporter["warning"].splitlines()]
     told = reporter["cause"]
     for one in reporter["refused"][:8]:
         line = f"line {one['line']}: " if one["line"] else ""

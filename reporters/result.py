@@ -55,6 +55,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What it does at this moment: unlike `message.ReporterState`, running and stopping are shown."""
     cause: str = ""
     note: str = ""
+    warning: str = ""
+    """What is wrong with its files although it runs: a NAME.yaml that is not taken."""
     path: str = ""
     digest: str = ""
     mode: str = ""

@@ -37,11 +37,6 @@ def first_run(now: float, interval: float, offset: float) -> float:
     return now + min(FIRST_WITHIN, interval / 2) * (offset / interval)
 
 
-def following_run(started: float, now: float, interval: float, offset: float) -> float:
-    """The next run after one that began at `started`: on the grid, and not within half an interval of it."""
-    return next_run(max(now, started + interval / 2), interval, offset)
-
-
 def overruns(started: float, now: float, interval: float, offset: float) -> int:
     """How many points of the grid passed while a run that began at `started` was still going on."""
     first = next_run(started + interval / 2, interval, offset)

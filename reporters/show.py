@@ -40,6 +40,7 @@ def view(reporter: "Reporter", now: float) -> View:
         state=reporter.state.value,
         cause=shown.cause,
         note=shown.note,
+        warning=reporter.candidate.warning,
         path=shown.path,
         digest=reporter.candidate.digest,
         mode=shown.mode,

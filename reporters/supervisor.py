@@ -144,6 +144,14 @@ class Supervisor:
         """The state of every reporter as others see it, with all counters as they are now."""
         return {name: show.told(reporter) for name, reporter in self.reporters.items()}
 
+    def warnings(self) -> dict[str, str]:
+        """What is wrong with the files of reporters that run all the same."""
+        return {
+            name: reporter.candidate.warning
+            for name, reporter in self.reporters.items()
+            if reporter.candidate.warning
+        }
+
     def view(self, name: str) -> View | None:
         """Everything about one reporter."""
         reporter = self.reporters.get(name)

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-SOCKET = "/run/xce-agent/agent.sock"
+SOCKET, EXTERNAL_SOCKET = "/run/xce-agent/agent.sock", "/run/xce-reporter/agent.sock"
 TIMEOUT_S = 5.0
 ANSWER_BYTES = 64 << 20
 
@@ -42,28 +42,34 @@ def follow(path: str, **request: Any) -> Iterator[dict[str, Any]]:
     raise NotRunning(f"the agent at {path} ended")
 
 
-def socket_path(given: str, configuration: str = "") -> str:
+def socket_path(given: str, configuration: str = "", *, external: bool = False) -> str:
     """The agent's socket: as given, where the given configuration says, of the environment's
-    XCE_AGENT_SOCKET, or where /etc/xce/agent.yaml says. Raises `NotRunning`.
+    XCE_AGENT_SOCKET, or where /etc/xce/agent.yaml says; the same of an external reporter, without the
+    environment. Raises `NotRunning`.
     """
-    if given or (not configuration and (given := os.environ.get("XCE_AGENT_SOCKET", ""))):
-        return given
-    return SOCKET if not configuration and os.path.exists(SOCKET) else _configured(configuration)
+    usual = EXTERNAL_SOCKET if external else SOCKET
+    if not given and not configuration and not external:
+        given = os.environ.get("XCE_AGENT_SOCKET", "")
+    if given or (not configuration and os.path.exists(usual)):
+        return given or usual
+    return _configured(configuration, external=external) or usual
 
 
-def _configured(path: str) -> str:
+def _configured(path: str, *, external: bool) -> str:
     """The socket that a site has put elsewhere; reading YAML is slow, so this comes last."""
     from xce.agent import config  # noqa: PLC0415
     from xce.agent.memory import Memory  # noqa: PLC0415
-    from xce.model.configuration import AgentFile  # noqa: PLC0415
+    from xce.model.configuration import AgentFile, ExternalFile  # noqa: PLC0415
     from xce.model.refusal import ConfigRefused  # noqa: PLC0415
 
+    kind = ExternalFile if external else AgentFile
+    default = config.EXTERNAL if external else config.AGENT
     try:
-        settings = config.read(path or config.AGENT, AgentFile, memory=Memory(""), must_exist=bool(path))
+        settings = config.read(path or default, kind, memory=Memory(""), must_exist=bool(path))
     except ConfigRefused as refused:
         if path:
             raise NotRunning(str(refused)) from refused
-        return SOCKET
+        return ""
     return f"{settings.run_directory}/agent.sock"
 
 

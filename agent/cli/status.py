@@ -10,8 +10,9 @@ from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.output import ago, span
 
 SUMMARY = "what the agent, its link and its reporters are doing, and what is wrong"
-USAGE_TEXT = """\
-usage: xce-agent status [--json] [--watch] [--socket PATH | --config FILE]
+PROGRAM = "xce-agent status"
+USAGE_TEXT = f"""\
+usage: {PROGRAM} [--json] [--watch] [--socket PATH | --config FILE]
 
   --json         print what the agent answered, for programs
   --watch        print it anew at every change, until Ctrl-C
@@ -23,8 +24,8 @@ exit status: 0 all is well, 1 something is wrong, 3 the agent is not running"""
 Status = dict[str, Any]
 
 
-def run(argv: Sequence[str]) -> int:
-    """Ask the agent and print; the exit code tells good from bad."""
+def run(argv: Sequence[str], *, external: bool = False) -> int:
+    """Ask the agent, or an external reporter, and print; the exit code tells good from bad."""
     if "--help" in argv or "-h" in argv:
         print(USAGE_TEXT)
         return GOOD
@@ -33,16 +34,16 @@ def run(argv: Sequence[str]) -> int:
         if options.arguments:
             raise UsageError(f"cannot understand {options.arguments[0]!r}")
     except UsageError as error:
-        output.fail("xce-agent status", f"{error}\n{USAGE_TEXT}")
+        output.fail(PROGRAM, f"{error}\n{USAGE_TEXT}")
         return USAGE
     try:
-        path = client.socket_path(options.get("--socket"), options.get("--config"))
+        path = client.socket_path(options.get("--socket"), options.get("--config"), external=external)
         return _print(path, as_json=options.has("--json"), watch=options.has("--watch"))
     except (client.NotRunning, client.AgentError) as error:
         if options.has("--json"):
             output.print_json({"running": False, "error": str(error)})
         else:
-            output.fail("xce-agent status", str(error))
+            output.fail(PROGRAM, str(error))
         return NOT_RUNNING
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from xce.agent.cli import GOOD, status
 
 SUMMARY = "what the reporters and the link are doing, and what is wrong"
-SOCKET = "/run/xce-reporter/agent.sock"
 
 
 def run(argv: Sequence[str]) -> int:
@@ -13,5 +12,4 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(status.USAGE_TEXT.replace("xce-agent", "xce-reporter").replace("agent", "reporter"))
         return GOOD
-    given = ["--socket", SOCKET] if "--socket" not in argv else []
-    return status.run([*given, *argv])
+    return status.run(argv, external=True)

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from xce.agent import control
-from xce.agent.control import Control, Operation, Reply
+from xce.agent.control import Control, Operation, Pace, Reply
+from xce.linux import listen
 from xce.linux.loop import Loop
+
+NOBODY = 65534
 
 
 class Desk:
@@ -44,9 +47,15 @@ class Desk:
         self.followers.append(reply)
         return lambda: self.followers.remove(reply)
 
-    def client(self) -> socket.socket:
+    def client(self, uid: int = 0) -> socket.socket:
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        client.connect(self.path)
+        if uid:
+            os.seteuid(uid)
+        try:
+            client.connect(self.path)
+        finally:
+            if uid:
+                os.seteuid(0)
         client.setblocking(False)
         self.clients.append(client)
         return client
@@ -127,19 +136,100 @@ def test_the_user_of_the_agent_may_change_things(desk: Desk) -> None:
     assert desk.ask({"op": "reset", "text": 1}) == {"got": 1}
 
 
-@pytest.mark.root
-def test_another_user_may_ask_but_not_change(desk: Desk, tmp_path: Path) -> None:
+@pytest.fixture
+def open_desk(desk: Desk, tmp_path: Path) -> Desk:
+    """A desk that other users can reach."""
     for folder in (tmp_path, *tmp_path.parents[:-1]):
         folder.chmod(folder.stat().st_mode | 0o111)
-    os.seteuid(65534)
-    try:
-        client = desk.client()
-    finally:
-        os.seteuid(0)
+    return desk
+
+
+@pytest.mark.root
+def test_another_user_may_ask_but_not_change(open_desk: Desk) -> None:
+    client = open_desk.client(NOBODY)
     client.sendall(b'{"op":"reset"}\n')
-    assert desk.read(client) == {"error": "cannot reset: only root or the agent's user may, not uid 65534"}
+    said = {"error": f"cannot reset: only root or the agent's user may, not uid {NOBODY}"}
+    assert open_desk.read(client) == said
     client.sendall(b'{"op":"echo","text":1}\n')
-    assert desk.read(client) == {"got": 1}
+    assert open_desk.read(client) == {"got": 1}
+
+
+@pytest.mark.root
+def test_users_have_their_share_of_the_places_and_root_has_some_for_itself(open_desk: Desk) -> None:
+    """Any local user could once take all places and keep root from asking."""
+    for uid in range(60_000, 60_010):
+        clients = [open_desk.client(uid) for _ in range(control.PER_USER + 1)]
+        assert open_desk.read(clients[-1]) is None
+    assert len(open_desk.control._clients) == control.OTHERS
+    assert open_desk.ask({"op": "echo", "text": 1}) == {"got": 1}
+
+
+@pytest.mark.root
+def test_whoever_knocks_all_the_time_keeps_the_agent_neither_busy_nor_from_root(open_desk: Desk) -> None:
+    for _ in range(control.PER_USER):
+        open_desk.client(NOBODY)
+    refused = 0
+    deadline = time.monotonic() + 0.5
+    turns = 0
+    while time.monotonic() < deadline:
+        for _ in range(4):
+            open_desk.client(NOBODY)
+        open_desk.loop.turn(0.01)
+        turns += 1
+    refused = open_desk.control.refused
+    assert refused <= (0.5 / listen.REST_S + 1) * listen.PER_TURN
+    before = time.monotonic()
+    assert open_desk.ask({"op": "echo", "text": 1}) == {"got": 1}
+    assert time.monotonic() - before < 2
+
+
+@pytest.mark.root
+def test_a_user_s_requests_beyond_some_a_second_wait_and_root_s_do_not(open_desk: Desk) -> None:
+    greedy = open_desk.client(NOBODY)
+    greedy.sendall(b'{"op":"follow"}\n' * 1000)
+    open_desk.until(lambda: len(open_desk.followers) >= control.REQUESTS)
+    begun = time.monotonic()
+    assert open_desk.ask({"op": "echo", "text": 1}) == {"got": 1}
+    for _ in range(20):
+        open_desk.loop.turn(0.01)
+    most = control.REQUESTS + 1 + (time.monotonic() - begun) * control.PER_S + 1
+    assert len(open_desk.followers) <= most
+
+
+def test_requests_of_a_client_are_served_one_after_another_turn_by_turn(desk: Desk) -> None:
+    client = desk.client()
+    client.sendall(b'{"op":"follow"}\n' * 5)
+    desk.until(lambda: bool(desk.control._clients))
+    seen = []
+    while len(desk.followers) < 5:
+        desk.loop.turn(1)
+        seen.append(len(desk.followers))
+    assert seen in ([1, 2, 3, 4, 5], [2, 3, 4, 5])  # the second may be due in the first one's turn
+
+
+def test_a_pace_is_forgotten_when_it_slows_nobody_down() -> None:
+    pace = Pace()
+    waits = [pace.wait(NOBODY, 100) for _ in range(control.REQUESTS + 1)]
+    assert waits[:-1] == [0.0] * control.REQUESTS
+    assert waits[-1] == pytest.approx(1 / control.PER_S)
+    assert pace.wait(NOBODY, 100 + waits[-1] + 0.001) == 0
+    assert pace.wait(NOBODY + 1, 1000) == 0
+    assert list(pace._until) == [NOBODY + 1]
+
+
+def test_a_socket_that_was_removed_is_missed_and_made_anew(desk: Desk) -> None:
+    kept = desk.client()
+    desk.until(lambda: bool(desk.control._clients))
+    assert not desk.control.missing()
+    os.unlink(desk.path)
+    assert desk.control.missing()
+    Path(desk.path).write_text("somebody else's\n")
+    assert desk.control.missing()
+    desk.control.listen()
+    assert not desk.control.missing()
+    assert desk.ask({"op": "echo", "text": 1}) == {"got": 1}
+    kept.sendall(b'{"op":"echo","text":2}\n')
+    assert desk.read(kept) == {"got": 2}
 
 
 def test_a_line_without_end_is_cut_off(desk: Desk) -> None:
@@ -172,8 +262,9 @@ def test_a_client_that_does_not_read_is_cut_off_and_its_memory_freed(desk: Desk)
 
 
 def test_more_clients_than_allowed_are_turned_away(desk: Desk) -> None:
-    clients = [desk.client() for _ in range(control.CLIENTS + 1)]
-    assert desk.read(clients[-1]) is None
+    clients = [desk.client() for _ in range(control.BACKLOG)]
+    desk.until(lambda: len(desk.control._clients) == control.CLIENTS)
+    assert desk.read(desk.client()) is None
     assert desk.control.refused == 1
     clients[0].close()
     desk.until(lambda: len(desk.control._clients) < control.CLIENTS)

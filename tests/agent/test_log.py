@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from xce.agent import log
 from xce.agent.log import Log
 from xce.agent.service import Service
 
@@ -20,6 +21,36 @@ def test_a_fault_is_written_twice_whatever_happens_in_between() -> None:
     one.fault("broker", "", 2000)
     one.fault("broker", "", 2001)
     assert stream.getvalue() == "broker: no route\nbroker: all right again after 1990 s\n"
+
+
+def test_a_fault_that_comes_and_goes_is_written_a_few_times_an_hour() -> None:
+    stream = io.StringIO()
+    one = Log(stream, journal=False)
+    for second in range(0, 3600, 2):
+        one.fault("reporter disk", "exit status 1", second)
+        one.fault("reporter disk", "", second + 1)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2 * log.OFTEN
+    assert "comes and goes, and is not logged again within the hour" in lines[-2]
+    one.fault("reporter disk", "exit status 2", 3601)
+    assert stream.getvalue().splitlines()[-1] == "reporter disk: exit status 2"
+
+
+def test_faults_of_many_are_told_together_and_what_is_gone_is_over_and_forgotten() -> None:
+    stream = io.StringIO()
+    one = Log(stream, journal=False)
+    one.fault("broker", "no route", 0)
+    one.faults("reporter ", {"a": "bad", "b": "worse"}, 0)
+    one.faults("reporter ", {"a": "bad still"}, 10)
+    assert stream.getvalue().splitlines() == [
+        "broker: no route",
+        "reporter a: bad",
+        "reporter b: worse",
+        "reporter b: all right again after 10 s",
+    ]
+    for number in range(100):
+        one.faults("reporter ", {f"n{number}": "bad"}, 10_000 * (number + 1))
+    assert len(one._faults) <= 3
 
 
 def test_in_the_journal_a_line_has_its_priority_and_is_one_line() -> None:
@@ -54,6 +85,17 @@ def test_the_watchdog_is_kicked_at_half_its_time_if_it_is_ours(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert Service().watchdog_s() == expected
+
+
+def test_under_a_service_manager_without_its_library_the_agent_goes_on_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It once ended with a traceback."""
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
+    monkeypatch.setitem(sys.modules, "systemd", None)
+    service = Service()
+    service.ready()
+    assert service.fault.endswith("install python3-systemd")
 
 
 def test_the_diet_keeps_openssl_out_and_hashes_work_all_the_same() -> None:

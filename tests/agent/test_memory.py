@@ -72,3 +72,17 @@ def test_a_disk_that_cannot_be_written_is_a_fault_and_no_more(tmp_path: Path) ->
     (tmp_path / "gone").mkdir()
     one.keep_types([GPUS])
     assert one.fault == ""
+
+
+def test_what_cannot_be_read_is_set_aside_and_the_agent_goes_on(tmp_path: Path) -> None:
+    """It once ended the start with a traceback."""
+    Memory(str(tmp_path)).keep_types([GPUS])
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    file.mkdir()
+    one = Memory(str(tmp_path))
+    assert one.types() is None
+    assert one.fault == f"cannot read {file}: Is a directory; it was set aside as {file}.unreadable"
+    one.keep_types([GPUS])
+    assert one.fault == ""
+    assert Memory(str(tmp_path)).types() == [GPUS]

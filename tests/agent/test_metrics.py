@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from xce.agent import status
 from xce.agent.core import Core, Identity
-from xce.agent.metrics import CLIENTS, Exporter
+from xce.agent.metrics import CLIENTS, PER_ADDRESS, Exporter
 from xce.agent.node import Node
 from xce.agent.types import Types
 from xce.linux.loop import Loop
@@ -84,11 +84,50 @@ def test_anything_else_is_not_found_and_rubbish_is_cut_off(exporter: tuple[Expor
     assert ask(*exporter, b"x" * 20_000) == b""
 
 
-def test_more_clients_than_allowed_are_turned_away(exporter: tuple[Exporter, Loop]) -> None:
-    idle = [socket.create_connection(("127.0.0.1", exporter[0].port)) for _ in range(CLIENTS)]
-    exporter[1].turn(0.05)
-    for _ in idle:
-        exporter[1].turn(0)
-    assert ask(*exporter, b"") == b""
+def test_scrapers_that_do_not_ask_or_do_not_read_keep_nobody_from_the_page(
+    exporter: tuple[Exporter, Loop],
+) -> None:
+    """Eight of one address once held all places for ten seconds each."""
+    one, loop = exporter
+    idle = [socket.create_connection(("127.0.0.1", one.port)) for _ in range(CLIENTS)]
+    for _ in range(CLIENTS):
+        loop.turn(0.01)
+    assert len(one._clients) == PER_ADDRESS
+    assert b"200 OK" in ask(one, loop, b"GET /metrics HTTP/1.1\r\n\r\n")
     for client in idle:
         client.close()
+
+
+def test_when_all_places_are_taken_the_oldest_goes(exporter: tuple[Exporter, Loop]) -> None:
+    one, loop = exporter
+    idle = [
+        socket.create_connection(("127.0.0.1", one.port), source_address=(f"127.0.0.{2 + number}", 0))
+        for number in range(CLIENTS)
+    ]
+    for _ in range(CLIENTS):
+        loop.turn(0.01)
+    assert len(one._clients) == CLIENTS
+    assert b"200 OK" in ask(one, loop, b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert "127.0.0.2" not in one._clients.values()
+    assert "127.0.0.3" in one._clients.values()
+    for client in idle:
+        client.close()
+
+
+def test_a_page_is_made_once_a_second_however_often_it_is_wanted() -> None:
+    made: list[float] = []
+    now = 100.0
+
+    def status() -> dict[str, Any]:
+        made.append(now)
+        return document()
+
+    loop = Loop(clock=lambda: now)
+    exporter = Exporter(loop, "127.0.0.1", 0, status)
+    pages = {exporter.page() for _ in range(5)}
+    assert (len(pages), made) == (1, [100.0])
+    now = 101.5
+    exporter.page()
+    assert made == [100.0, 101.5]
+    exporter.close()
+    loop.close()

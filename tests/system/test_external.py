@@ -1,8 +1,10 @@
 """Reporters off the nodes: values of pools under an identity, and nobody else's."""
 
+import subprocess
+
 import pytest
 
-from tests.system.harness import Site
+from tests.system.harness import Site, python
 from xce.model.value import Absent, Presence
 
 pytestmark = [pytest.mark.system, pytest.mark.root]
@@ -64,3 +66,13 @@ def test_an_identity_that_no_type_names_gives_nothing_and_says_so(site: Site) ->
     site.until(lambda: "only 'lic1' reports it" in reporter.reporter("lmstat").get("cause", ""))
     reading = site.snapshot().locations["pool:matlab"].values.get("lic_free")
     assert not isinstance(reading, int)
+
+
+def test_status_asks_the_reporter_whose_configuration_is_given(site: Site) -> None:
+    external = site.external("licences")
+    site.broker.start()
+    external.start()
+    site.until(external.status)
+    command = [*python("xce.agent.reporter_cli"), "status", "--config", str(external.folder / "agent.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert "licences, pid" in done.stdout, done.stderr

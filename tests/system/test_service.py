@@ -150,3 +150,53 @@ def cpu_s(pid: int) -> float:
     return sum(
         int((task / "schedstat").read_text().split()[0]) / 1e9 for task in Path(f"/proc/{pid}/task").iterdir()
     )
+
+
+def test_a_reporter_s_fault_is_logged_when_it_begins_and_when_it_ends(site: Site) -> None:
+    agent = site.agent("node1")
+    agent.settings["reporters"]["interval"] = 1
+    site.broker.start()
+    agent.script("sick", "#!/bin/sh\necho no disk >&2\nexit 3\n")
+    agent.start()
+    site.until(lambda: agent.reporter("sick").get("failures", 0) >= 2)
+    agent.script("sick", "#!/bin/sh\necho '{}'\n")
+    site.until(lambda: "all right again" in agent.log.read_text())
+    told = [line for line in agent.log.read_text().splitlines() if "sick" in line]
+    assert told[0] == "reporter sick: exit status 3: no disk"
+    assert told[1].startswith("reporter sick: all right again after")
+    assert len(told) == 2
+
+
+def test_settings_that_are_not_taken_beside_a_running_reporter_are_trouble(site: Site) -> None:
+    """`status` once ended with 0, and nobody learned that an edit had not been taken."""
+    agent = site.agent("node1")
+    site.broker.start()
+    agent.script("fine", '#!/bin/sh\necho \'{"who": "me"}\'\n', interval=1, types=WHO)
+    agent.start()
+    site.until(lambda: agent.command("status").returncode == 0)
+    settings = agent.reporters / "fine.yaml"
+    settings.write_text("interval: 1\ntimeout: soon\n")
+    shown = site.until(lambda: done if (done := agent.command("status")).returncode == 1 else None)
+    assert f"fine: {settings}:2: timeout: " in shown.stdout
+    assert "the settings before it stay in force" in shown.stdout
+    assert "reporter fine: " in agent.log.read_text()
+    assert agent.reporter("fine")["state"] == "waiting"
+
+
+def test_a_socket_that_was_removed_is_there_again_and_a_configuration_emptied_is_not_taken(
+    site: Site,
+) -> None:
+    agent = site.agent("node1")
+    site.broker.start()
+    agent.start()
+    site.until(agent.status)
+    (agent.folder / "run" / "agent.sock").unlink()
+    site.until(agent.status)
+    (agent.folder / "agent.yaml").write_text("# all gone\n")
+    agent.signal(signal.SIGHUP)
+    (trouble,) = site.until(lambda: agent.status()["trouble"])
+    assert trouble.startswith(f"configuration: not taken: {agent.folder}/agent.yaml: is empty; ")
+    assert agent.status()["link"]["phase"] == "synced"
+    agent.configure()
+    agent.signal(signal.SIGHUP)
+    site.until(lambda: not agent.status()["trouble"])
