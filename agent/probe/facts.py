@@ -178,6 +178,8 @@ class MigProfile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     placements: tuple[tuple[int, int], ...] = ()
     instances: int | None = None
     remaining: int | None = None
+    sm: int | None = None
+    engines: dict[str, int] = {}
 
 
 class Mig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -225,6 +227,8 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """The GPU or MIG device; '' if the library could not say."""
     age_s: float = 0.0
     """Seconds before this reading."""
+    at: float = 0.0
+    """CLOCK_MONOTONIC at its arrival: the same event has the same number in every reading of one boot."""
     gi: int | None = None
     ci: int | None = None
 
@@ -232,7 +236,8 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
 class NvidiaGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One GPU as NVML states it. `error` is set when the library could not give its handle or lost it."""
 
-    index: int
+    index: int | None = None
+    """The library's numbering, only for showing; None: it was not found there, but asked for by address."""
     uuid: str = ""
     pci: str | None = None
     error: str = ""
@@ -284,9 +289,10 @@ class NvidiaGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     uncorrected: int | None = None
     """Volatile uncorrected ECC errors."""
     recovery: str | None = None
-    """`none`, `reset`, `reboot`, `drain` (nvmlDeviceGetFieldValues, GPU recovery action)."""
+    """What the driver asks for (NVML_FI_DEV_GET_GPU_RECOVERY_ACTION): `none`, `reset`, `reboot`, `drain-p2p`,
+    `drain-and-reset`, `recover-imex`, `bus-reset`, `system-reboot`, or `action-N` for one not known here."""
     mps: bool | None = None
-    """An MPS server runs on it."""
+    """Processes run on it through an MPS server."""
     unanswered: tuple[str, ...] = ()
     """Calls that failed in a way other than not supported, with the library's words."""
 

@@ -1,4 +1,4 @@
-"""`docs/states.md`: every state machine of the model, as a diagram and as tables."""
+"""`docs/states.md`: every state machine of the model and of health, as a diagram and as tables."""
 
 import ast
 import importlib
@@ -9,13 +9,14 @@ from enum import StrEnum
 from typing import Any
 
 from xce import model
+from xce.agent.probe import health
 from xce.model.transition import Machine
 
 HEAD = """\
 # State machines
 
-Generated from the tables in `model/` by `python docs/generate.py`; do not edit. A pair of state and
-event that is not in a table cannot happen: the code raises `IllegalTransition`.
+Generated from the tables in `model/` and `agent/probe/health.py` by `python docs/generate.py`; do not edit. A
+pair of state and event that is not in a table cannot happen: the code raises `IllegalTransition`.
 """
 
 AnyMachine = Machine[Any, Any]
@@ -27,10 +28,11 @@ def render() -> dict[str, str]:
 
 
 def machines() -> list[AnyMachine]:
-    """Every `Machine` that is a global of a module of the model, in the order of module and definition."""
+    """Every `Machine` that is a global of a module of the model or of `health`, in order of definition."""
     found: dict[int, AnyMachine] = {}
-    for module in sorted(info.name for info in pkgutil.iter_modules(model.__path__)):
-        for thing in vars(importlib.import_module(f"xce.model.{module}")).values():
+    names = sorted(info.name for info in pkgutil.iter_modules(model.__path__))
+    for module in (*(importlib.import_module(f"xce.model.{name}") for name in names), health):
+        for thing in vars(module).values():
             if isinstance(thing, Machine):
                 found.setdefault(id(thing), thing)
     return list(found.values())
