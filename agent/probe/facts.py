@@ -6,7 +6,26 @@ another unknown. A `Machine` is plain data: it is written as JSON to stand in fo
 function of it. PCI addresses are lower case with a domain of at least four digits: `0000:82:00.0`.
 """
 
+import re
+
 import msgspec
+
+_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
+
+
+def address(text: str) -> str | None:
+    """A PCI address in the one form used here, of any of the spellings in use; None if it is none.
+
+    The kernel writes `0000:82:00.0`, NVML `00000000:82:00.0` in upper case, people `82:00.0`; domains above
+    65535 are real (`10000:e1:00.0`).
+    """
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    if int(device, 16) > 0x1F:
+        return None
+    return f"{int(domain or '0', 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{function}"
 
 
 class Pci(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -21,6 +40,8 @@ class Pci(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     subsystem_device: int | None = None
     driver: str = ""
     numa: int | None = None
+    numa_silent: bool = False
+    """The kernel has no file for it, which is not the same as its word that it does not know."""
     local_cpus: str | None = None
     """CPU list, as in `0-7,16-23`."""
     bridges: tuple[str, ...] = ()
@@ -59,7 +80,11 @@ class Net(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_
     """The bond or bridge that it is a member of."""
     lower: tuple[str, ...] = ()
     port: int | None = None
-    """`dev_port`: which port of its PCI function."""
+    """`dev_port`: which port of its PCI function, from 0."""
+    bus: str = ""
+    """What it hangs on: `pci`, `virtio`, `usb`, `vmbus`; '' for a virtual one."""
+    phys_port: str = ""
+    """`phys_port_name`: `p0` an uplink, `pf0vf3` a representor of a virtual function."""
 
 
 class RdmaPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -72,6 +97,8 @@ class RdmaPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     """`LinkUp`, `Polling`, `Disabled`."""
     layer: str | None = None
     """`InfiniBand` or `Ethernet`."""
+    rate: str | None = None
+    """In the kernel's words: `400 Gb/sec (4X NDR)`."""
     gbps: float | None = None
     lid: int | None = None
     sm_lid: int | None = None
@@ -89,6 +116,9 @@ class Rdma(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     node_type: str | None = None
     firmware: str | None = None
     board: str | None = None
+    hca: str | None = None
+    """`hca_type`: `MT4129`."""
+    driver: str = ""
     uverbs: str = ""
     umads: tuple[str, ...] = ()
     nets: tuple[str, ...] = ()
@@ -113,6 +143,8 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     simd: int = 0
     pci: str | None = None
     """Of its function 0: the low three bits of location_id are no function."""
+    location: int | None = None
+    """`location_id` as it is."""
     gpu_id: int | None = None
     unique_id: str | None = None
     hive: str | None = None
@@ -126,6 +158,7 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """Bytes of its local memory banks."""
     cores: int | None = None
     links: tuple[KfdLink, ...] = ()
+    """Of the first node of each device alone: its further partitions repeat them."""
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
