@@ -77,6 +77,7 @@ class Crew:
         )
         self._watch = Watch(
             self._loop,
+            self._reaper,
             settings.directory,
             self._supervisor.trusted,
             self._directory_changed,

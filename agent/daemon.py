@@ -73,13 +73,13 @@ class Daemon:
         self.started = time.monotonic()
         self.faults: dict[str, str] = {}
         """What is or was wrong with the process itself, by what it is about; '' when it is right again."""
-        self._lock = _prepare(settings)
+        self.memory = Memory(settings.state_directory)
+        self._lock = _prepare(settings, state=self.memory.directory)
         try:
             self.name = identity.name_of(settings, role)
         except KeyFileError as error:
             raise CannotStart(f"cannot know whose values these are: {error}; or set 'name:'") from error
         self.loop = Loop(on_error=self._internal_error)
-        self.memory = Memory(settings.state_directory)
         self.types = Types(self.memory.types(), alone=not settings.broker)
         self.node = Node(self.types, generations=self.memory.generations(), cold=True)
         who = identity.identity(self.name, role)
@@ -134,7 +134,7 @@ class Daemon:
             self.memory,
             name=self.name,
             external=self.role is Role.REPORTER,
-            state_directory=self.settings.state_directory,
+            state_directory=self.memory.directory or f"{self.settings.run_directory}/state",
             group=self.settings.cgroup,
         )
         self.crew.begin(self.settings.reporters)
@@ -354,11 +354,11 @@ def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
     return Daemon(read, path, role=role, logger=Log()).run()
 
 
-def _prepare(settings: Settings) -> Lock:
-    """Directories and the lock."""
+def _prepare(settings: Settings, *, state: str) -> Lock:
+    """Directories and the lock. `state`: '' if nothing may be kept."""
     try:
         os.makedirs(settings.run_directory, mode=0o755, exist_ok=True)
-        os.makedirs(settings.state_directory, mode=0o755, exist_ok=True)
+        os.makedirs(state or f"{settings.run_directory}/state", mode=0o755, exist_ok=True)
         return Lock(f"{settings.run_directory}/agent.pid")
     except AlreadyRunning as error:
         raise CannotStart(str(error)) from error

@@ -3,7 +3,7 @@
 The cluster's types, so that it works without the broker from the start; the generations of inventories; and
 what YAML files meant, by their text, so that a start needs no YAML parser. A file that is empty, damaged, of
 another version or not ours reads as nothing. A disk that cannot be written to costs the next start its head
-start and nothing else: `fault` says so.
+start and nothing else, and on a file system that may hang nothing is remembered: `fault` says so.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from xce.linux import mountinfo
 from xce.model.resource import ResourceType
 
 T = TypeVar("T")
@@ -41,6 +42,7 @@ class Memory:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._faults: dict[str, str] = {}
+        self._may_use()
 
     @property
     def fault(self) -> str:
@@ -73,6 +75,22 @@ class Memory:
             self._write(name, known)
             self._forget_some()
         return known
+
+    def _may_use(self) -> bool:
+        """Whether the directory is, now, where nothing can hang."""
+        if not self.directory:
+            return False
+        try:
+            mount = mountinfo.may_hang(self.directory)
+        except OSError:
+            return True
+        if mount is not None:
+            self._faults[_sort("")] = (
+                f"nothing is remembered: {self.directory} is on {mount.kind} from {mount.source}, "
+                "which may hang; set state_directory to a local one"
+            )
+            self.directory = ""
+        return mount is None
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}.msgpack"
@@ -119,7 +137,7 @@ class Memory:
 
     def _write(self, name: str, content: Any) -> None:
         """Replace a file whole. Not synced: after a power cut it may be empty, which reads as nothing."""
-        if not self.directory:
+        if not self._may_use():
             return
         path = self._path(name)
         try:

@@ -1,6 +1,8 @@
 """The mount table: proc_pid_mountinfo(5) as structs. Reading it does not touch the mounted file systems."""
 
+import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +16,8 @@ LOCAL = frozenset(
 )
 """File systems that answer without asking another machine or process. Those not named here can hang."""
 
+_LINKS = 40
+"""Followed on one path; ELOOP comes sooner."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -43,6 +47,45 @@ def read(proc_root: str = "/proc", pid: int | str = "self") -> list[Mount]:
 def can_hang(kind: str) -> bool:
     """Whether looking at a file of such a file system can wait for somebody: network, FUSE, unknown ones."""
     return kind not in LOCAL
+
+
+def covering(path: str, mounts: Sequence[Mount]) -> Mount | None:
+    """The mount that an absolute path without links is on, without touching it; None if that cannot be seen.
+
+    The last mount of a point is on top.
+    """
+    return max(
+        (mount for mount in mounts if path == mount.point or path.startswith(mount.point.rstrip("/") + "/")),
+        key=lambda mount: (len(mount.point), mount.id),
+        default=None,
+    )
+
+
+def may_hang(
+    path: str, mounts: Sequence[Mount] | None = None, readlink: Callable[[str], str] = os.readlink
+) -> Mount | None:
+    """The first mount on the way along `path` that can hang, and so may never answer; None if none can.
+
+    Only what is on local file systems is touched, to follow links. Raises OSError if mounts cannot be read.
+    """
+    mounts = read() if mounts is None else mounts
+    rest, at, links = os.path.normpath(os.path.abspath(path)).split("/")[1:], "", 0
+    while rest:
+        name = rest.pop(0)
+        at = os.path.dirname(at) if name == ".." else f"{at.rstrip('/')}/{name}"
+        mount = covering(at or "/", mounts)
+        if mount is not None and can_hang(mount.kind):
+            return mount
+        try:
+            target = readlink(at)
+        except OSError:
+            continue  # no link, or not there
+        links += 1
+        if links > _LINKS:
+            return None  # nobody gets further on that path
+        at = "/" if target.startswith("/") else os.path.dirname(at)
+        rest = [part for part in target.split("/") if part not in ("", ".")] + rest
+    return None
 
 
 def parse(text: str) -> list[Mount]:

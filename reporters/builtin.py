@@ -23,9 +23,6 @@ TICK_S = 5.0
 """How often `read` wants to be called: the 15 s average needs some samples within its time."""
 SECTOR_BYTES = 512
 """Unit of /proc/diskstats, whatever the device's own sectors are (kernel doc, admin-guide/iostats)."""
-LOCAL_FILE_SYSTEMS = frozenset(
-    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
-)
 _NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd", "nbd", "zd")
 """Stacked or virtual devices: counting them as well would count one transfer twice."""
 _HOST_TYPES = {
@@ -188,8 +185,9 @@ class HostSource:
         return {"ls": len(sessions), "it": max(0, int(idle // 60))}
 
     def _space(self) -> dict[str, Value]:
-        kind = _file_system(self._tmp, mountinfo.read(str(self._proc)))
-        if kind not in LOCAL_FILE_SYSTEMS:
+        mount = mountinfo.covering(os.path.abspath(self._tmp), mountinfo.read(str(self._proc)))
+        kind = mount.kind if mount else "an unknown file system"
+        if mountinfo.can_hang(kind):
             self.notes = [
                 f"tmp and maxtmp are left out: {self._tmp} is on {kind}, which could hang the agent; "
                 "use the example reporter scratch_space for them"
@@ -262,17 +260,6 @@ def _system() -> dict[str, Value]:
 def _distribution() -> dict[str, Value]:
     release = platform.freedesktop_os_release()
     return {"osver": f"{release['ID']} {release.get('VERSION_ID', '')}".strip()}
-
-
-def _file_system(path: str, mounts: list[mountinfo.Mount]) -> str:
-    """Type of the file system that `path` is on, without touching it; the last mount of a point is on top."""
-    real = os.path.abspath(path)
-    best = max(
-        (mount for mount in mounts if real == mount.point or real.startswith(mount.point.rstrip("/") + "/")),
-        key=lambda mount: (len(mount.point), mount.id),
-        default=None,
-    )
-    return best.kind if best else "an unknown file system"
 
 
 def _pairs(text: str) -> dict[str, int]:

@@ -58,6 +58,10 @@ Signature: TypeAlias = tuple[int, ...]
 """Equal signatures mean an unchanged file: device, inode, size, change times, mode and owner."""
 
 
+COPY_BYTES = 1 << 20
+"""Of a script on a file system that may hang."""
+
+
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One reporter as its files say."""
 
@@ -79,6 +83,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     settings: ReporterSettings = ReporterSettings()
     settings_signature: Signature = ()
     """Of the NAME.yaml that `settings` were read from; () when there is none, or it does not fit."""
+    copy: bytes = b""
+    """The script itself, if it lies where opening it could hang: then this is what runs."""
     misfit: str = ""
     """What is wrong with a NAME.yaml that does not fit."""
     misfit_signature: Signature = ()
@@ -87,7 +93,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     def same_as(self, other: "Candidate") -> bool:
         """Whether nothing that matters differs (a mere `touch` does not)."""
         mine, its = (
-            msgspec.structs.replace(one, signature=(), settings_signature=(), misfit_signature=())
+            msgspec.structs.replace(one, signature=(), settings_signature=(), misfit_signature=(), copy=b"")
             for one in (self, other)
         )
         return mine == its
@@ -120,11 +126,13 @@ def scan(
     *,
     before: Mapping[str, Candidate] | None = None,
     parse: Parse = parse_settings,
+    copies: bool = False,
 ) -> dict[str, Candidate]:
     """All candidates of a directory by name. `before`: the last answer; unchanged files are not read again.
 
-    `trusted` are the uids that may own the files and every directory above. Raises OSError if the directory
-    itself cannot be read: that says nothing about the reporters in it.
+    `trusted` are the uids that may own the files and every directory above. With `copies` each candidate
+    holds its script. Raises OSError if the directory itself cannot be read: that says nothing about the
+    reporters in it.
     """
     before = before or {}
     names = sorted(os.listdir(directory))[:ENTRIES]
@@ -135,7 +143,7 @@ def scan(
         path = os.path.join(directory, name)
         candidate = None
         if not name.endswith(SETTINGS):
-            candidate = look_at(path, trusted, before=before.get(_shown(name)), parse=parse)
+            candidate = look_at(path, trusted, before=before.get(_shown(name)), parse=parse, copies=copies)
         elif name.removesuffix(SETTINGS) not in names:
             script = escape(name.removesuffix(SETTINGS))
             candidate = _refused(path, f"settings of no reporter: there is no '{script}' beside it")
@@ -145,7 +153,12 @@ def scan(
 
 
 def look_at(
-    path: str, trusted: Collection[int], *, before: Candidate | None = None, parse: Parse = parse_settings
+    path: str,
+    trusted: Collection[int],
+    *,
+    before: Candidate | None = None,
+    parse: Parse = parse_settings,
+    copies: bool = False,
 ) -> Candidate | None:
     """One file as a candidate; None if it is nothing that could be meant as a reporter."""
     try:
@@ -161,24 +174,34 @@ def look_at(
         return _refused(path, f"is not executable: chmod 755 {escape(path)}") if script else None
     if problem := _name_problem(os.path.basename(path)):
         return _refused(path, f"cannot be used as a name: {problem}")
-    return _inspect(path, trusted, before, parse)
+    return _inspect(path, trusted, before, parse, copies=copies)
 
 
-def _inspect(path: str, trusted: Collection[int], before: Candidate | None, parse: Parse) -> Candidate:
+def _inspect(
+    path: str, trusted: Collection[int], before: Candidate | None, parse: Parse, *, copies: bool
+) -> Candidate:
     read = _settings(path + SETTINGS, trusted, before, parse)
     problem = read.problem
     try:
         fd = paths.open_checked(path, trusted)
     except OSError as error:
         return msgspec.structs.replace(_refused(path, _why(error)), settings=read.settings)
+    copy, most = b"", COPY_BYTES if copies else SCRIPT_BYTES
     try:
         found = os.fstat(fd)
         signature = signature_of(found)
         head = os.pread(fd, HEAD, 0)
         if before is not None and before.signature == signature and before.digest:
-            digest = before.digest
-        elif found.st_size > SCRIPT_BYTES:
-            digest, problem = "", f"is larger than {SCRIPT_BYTES >> 20} MiB"
+            digest, copy = before.digest, before.copy
+        elif found.st_size > most:
+            digest, problem = (
+                "",
+                f"is larger than {most >> 20} MiB{' on a remote file system' if copies else ''}",
+            )
+        elif copies:
+            with open(fd, "rb", closefd=False) as file:
+                copy = file.read(most)
+            digest = hashlib.sha256(copy).hexdigest()
         else:
             digest = _digest(fd)
     finally:
@@ -196,6 +219,7 @@ def _inspect(path: str, trusted: Collection[int], before: Candidate | None, pars
         interpreter=escape(_interpreter(head).decode(errors="replace")),
         settings=read.settings,
         settings_signature=read.signature,
+        copy=copy,
         misfit=read.misfit,
         misfit_signature=read.misfit_signature,
     )

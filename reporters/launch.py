@@ -3,7 +3,8 @@
 The look at the directory has checked the whole path and hashed the file. Here the file is opened and must be
 the very one: same inode, size, owner, mode, and times of change, which nobody can set back. So what runs is
 what was checked and what the shown hash is of, whoever has done what to the path since; and it runs from this
-descriptor, whatever lies at the path by then. Everything raises OSError or ValueError, and then nothing runs.
+descriptor, whatever lies at the path by then. A script that lies where opening could hang runs from the copy
+that the look made. Everything raises OSError or ValueError, and then nothing runs.
 """
 
 import errno
@@ -11,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from xce.linux import cgroup, paths
+from xce.linux import cgroup, paths, syscalls
 from xce.linux.loop import Loop
 from xce.linux.reaper import Reaper
 from xce.model.configuration import Mode
@@ -96,6 +97,8 @@ class Launcher:
             self.group.close()
 
     def _open(self, candidate: Candidate) -> int:
+        if candidate.copy:  # where it lies, opening it could hang
+            return syscalls.sealed_file(candidate.name, candidate.copy)
         # O_NONBLOCK: a FIFO in its place must not hold us up.
         how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:

@@ -145,6 +145,53 @@ def test_mounts_with_odd_names_are_read() -> None:
     assert "/" in {mount.point for mount in mountinfo.read()}
 
 
+MOUNTS = mountinfo.parse(
+    """21 1 8:1 / / rw - ext4 /dev/sda1 rw
+22 21 0:30 / /data rw - nfs4 server:/data rw
+23 21 0:31 / /home rw - autofs /etc/auto.home rw
+24 21 0:32 / /mnt rw - ext4 /dev/sdb rw
+25 24 0:33 / /mnt rw - fuse.sshfs host:/ rw
+26 22 0:34 / /data/scratch rw - tmpfs none rw
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/etc/xce/reporters.d", None),
+        ("/data", "nfs4"),
+        ("/database", None),
+        ("/data/scratch/x", "nfs4"),  # on the way there
+        ("/home/somebody", "autofs"),
+        ("/mnt/x", "fuse.sshfs"),  # the last mount of a point is on top
+        ("/link/reporters.d", "nfs4"),
+        ("/relative", "nfs4"),
+        ("/up", "nfs4"),
+        ("/loop", None),
+    ],
+)
+def test_a_path_may_hang_if_any_mount_on_its_way_is_not_local(path: str, kind: str | None) -> None:
+    links = {
+        "/link": "/etc/site",
+        "/etc/site": "/data/site",
+        "/relative": "etc/../data/x",
+        "/up": "data/../../etc",
+        "/loop": "/loop",
+    }
+    touched: list[str] = []
+
+    def readlink(name: str) -> str:
+        touched.append(name)
+        if name not in links:
+            raise OSError
+        return links[name]
+
+    found = mountinfo.may_hang(path, MOUNTS, readlink)
+    assert (found.kind if found else None) == kind
+    assert not [name for name in touched if name.startswith(("/data/", "/home/", "/mnt/")) or name == "/data"]
+
+
 def test_a_process_with_an_odd_name_is_read(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     fields = "D 3 7 5 0 -1 4194560 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0"

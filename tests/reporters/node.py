@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.linux.kernel import Kernel
 from xce.linux import cgroup, proc
+from xce.linux.mountinfo import Mount
 from xce.model import message
 from xce.model.configuration import AgentReporters
 from xce.reporters.cage import Node as Where
@@ -51,8 +52,8 @@ class Node:
 
     # ----------------------------------------------------------------------------------------- orders
 
-    def start(self, *, patience: float = 5.0, **settings: object) -> "Node":
-        """Start supervising, with these settings of agent.yaml's `reporters`."""
+    def start(self, *, patience: float = 5.0, mount: Mount | None = None, **settings: object) -> "Node":
+        """Start supervising, with these settings of agent.yaml's `reporters`; the directory is on `mount`."""
         values: dict[str, object] = {"user": "nobody", "interval": 0.5, "timeout": 5.0} | settings
         self.supervisor = Supervisor(
             self.kernel.loop,
@@ -65,7 +66,15 @@ class Node:
             patience=patience,
             look_again=lambda: self.watch.soon(),  # noqa: PLW0108 - made below
         )
-        self.watch = Watch(self.kernel.loop, str(self.directory), {0, os.geteuid()}, self.supervisor.update)
+        self.watch = Watch(
+            self.kernel.loop,
+            self.kernel.reaper,
+            str(self.directory),
+            {0, os.geteuid()},
+            self.supervisor.update,
+        )
+        if mount is not None:
+            self.watch._may_hang = lambda _: mount
         self.watch.look()
         return self
 

@@ -48,10 +48,11 @@ class Printer:
 def main(base: Path, label: str, count: int) -> None:
     """See the module."""
     loop, sink = Loop(), Printer()
+    reaper = Reaper(loop)
     own = cgroup.own()
     supervisor = Supervisor(
         loop,
-        Reaper(loop),
+        reaper,
         sink,
         AgentReporters(user="nobody", interval=0.2, timeout=5),
         node=Node(name="solo"),
@@ -59,7 +60,7 @@ def main(base: Path, label: str, count: int) -> None:
         group=home(label, own=own),
     )
     sink.say(group=bool(supervisor.group))
-    watch = Watch(loop, str(base / "reporters.d"), supervisor.trusted, supervisor.update)
+    watch = Watch(loop, reaper, str(base / "reporters.d"), supervisor.trusted, supervisor.update)
     watch.look()
     while not count or sink.finished < count:
         loop.turn()

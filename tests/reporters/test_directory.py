@@ -1,16 +1,19 @@
 """What counts as a reporter, why not, and how soon a change is seen."""
 
 import os
+import re
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.linux.hangfs import HangingMount
 from tests.linux.kernel import Kernel
 from tests.reporters.node import ROOT, Node
+from xce.linux import mountinfo
 from xce.model.configuration import Mode, ReporterSettings
-from xce.reporters import directory
+from xce.reporters import directory, remote
 from xce.reporters.directory import Candidate, scan
 from xce.reporters.watch import Watch
 
@@ -150,7 +153,7 @@ def test_an_unchanged_file_is_not_read_again_and_a_touch_changes_nothing(place: 
 def test_a_directory_that_cannot_be_read_leaves_what_was_known(place: Path, kernel: Kernel) -> None:
     put(place / "free")
     seen: list[dict[str, Candidate]] = []
-    watch = Watch(kernel.loop, str(place), TRUSTED, seen.append)
+    watch = Watch(kernel.loop, kernel.reaper, str(place), TRUSTED, seen.append)
     watch.look()
     assert seen[-1].keys() == {"free"}
     place.rename(place.parent / "away")
@@ -164,7 +167,7 @@ def test_a_directory_that_cannot_be_read_leaves_what_was_known(place: Path, kern
 
 def test_a_directory_that_comes_later_is_seen(tmp_path: Path, kernel: Kernel) -> None:
     seen: list[dict[str, Candidate]] = []
-    watch = Watch(kernel.loop, str(tmp_path / "a/reporters.d"), TRUSTED, seen.append)
+    watch = Watch(kernel.loop, kernel.reaper, str(tmp_path / "a/reporters.d"), TRUSTED, seen.append)
     watch.look()
     (tmp_path / "a").mkdir()
     kernel.during(0.5)
@@ -176,7 +179,7 @@ def test_a_directory_that_comes_later_is_seen(tmp_path: Path, kernel: Kernel) ->
 
 def test_every_kind_of_change_is_seen_within_two_seconds(place: Path, kernel: Kernel) -> None:
     seen: list[dict[str, Candidate]] = []
-    watch = Watch(kernel.loop, str(place), TRUSTED, seen.append)
+    watch = Watch(kernel.loop, kernel.reaper, str(place), TRUSTED, seen.append)
     watch.look()
     looks = len(seen)
     kernel.during(0.4)
@@ -216,7 +219,7 @@ def test_every_kind_of_change_is_seen_within_two_seconds(place: Path, kernel: Ke
 
 def test_writing_without_end_does_not_put_the_look_off_for_ever(place: Path, kernel: Kernel) -> None:
     seen: list[dict[str, Candidate]] = []
-    watch = Watch(kernel.loop, str(place), TRUSTED, seen.append)
+    watch = Watch(kernel.loop, kernel.reaper, str(place), TRUSTED, seen.append)
     watch.look()
 
     def write() -> None:
@@ -333,3 +336,74 @@ def test_what_is_no_file_is_no_settings(place: Path) -> None:
     put(place / "free")
     (place / "free.yaml").mkdir()
     assert one(place).problem == f"cannot read {place}/free.yaml: Is a directory"
+
+
+NFS = mountinfo.parse("30 1 0:9 / /x rw - nfs4 server:/x rw\n")[0]
+
+
+def test_where_a_look_may_hang_a_child_looks_and_changes_are_seen_as_elsewhere(
+    place: Path, kernel: Kernel
+) -> None:
+    put(place / "free")
+    put(place / "free.yaml", "interval: 7\n", 0o644)
+    seen: list[dict[str, Candidate]] = []
+    watch = Watch(kernel.loop, kernel.reaper, str(place), TRUSTED, seen.append, may_hang=lambda _: NFS)
+    watch.look()
+    kernel.until(lambda: seen)
+    here = scan(str(place), TRUSTED)["free"]
+    assert seen[-1]["free"].same_as(here)
+    assert seen[-1]["free"].copy == (place / "free").read_bytes()
+    (place / "free").write_text(GOOD + "#\n")
+    kernel.until(lambda: seen[-1]["free"].copy.endswith(b"#\n"))
+    (place / "free").unlink()
+    kernel.until(lambda: seen[-1].keys() == {"free.yaml"})
+    place.rename(place.parent / "away")
+    kernel.until(lambda: watch.fault)
+    assert watch.fault == f"cannot read {place}: No such file or directory; it is on nfs4 from server:/x"
+    watch.close()
+    kernel.until(lambda: not len(kernel.reaper))
+
+
+def test_a_script_too_large_to_be_copied_is_refused_where_a_look_may_hang(place: Path) -> None:
+    put(place / "free", GOOD + "#" * directory.COPY_BYTES)
+    assert (
+        scan(str(place), TRUSTED, copies=True)["free"].problem
+        == "is larger than 1 MiB on a remote file system"
+    )
+    assert not scan(str(place), TRUSTED)["free"].problem
+
+
+def test_a_directory_that_hangs_is_a_fault_and_costs_neither_the_loop_nor_what_is_known(
+    place: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C-REP-08 of the directory itself: one look at it once hung the agent for ever."""
+    monkeypatch.setattr(remote, "PATIENCE", 0.5)
+    put(place / "free")
+    seen: list[dict[str, Candidate]] = []
+    watch = Watch(kernel.loop, kernel.reaper, str(place), TRUSTED, seen.append)
+    watch.look()
+    mount = HangingMount(place)
+    try:
+        watch.soon()
+        ticks: list[float] = []
+
+        def tick() -> None:
+            ticks.append(kernel.loop.now())
+            kernel.loop.call_later(0.01, tick)
+
+        tick()
+        kernel.until(lambda: watch.fault)
+        assert re.fullmatch(
+            rf"cannot look at {place}: no answer within 0.5 s \(pid \d+( in \w+)?\); it is on fuse from hang",
+            watch.fault,
+        )
+        assert seen[-1].keys() == {"free"}
+        kernel.during(3.5)  # more looks, and no second child beside the one that hangs
+        assert len(kernel.reaper) == 1
+        assert max(after - before for before, after in pairwise(ticks)) < 0.3
+    finally:
+        mount.release()
+    kernel.until(lambda: not watch.fault)
+    assert seen[-1].keys() == {"free"}
+    watch.close()
+    kernel.until(lambda: not len(kernel.reaper))

@@ -1,5 +1,6 @@
 """One run: what of its output is kept, and that memory and time stay bounded whatever it prints."""
 
+import getpass
 import os
 import time
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.linux.kernel import Kernel
-from xce.linux import paths, proc
+from tests.reporters.node import Node
+from xce.linux import mountinfo, paths, proc
 from xce.linux.reaper import Exit
 from xce.reporters import cage
 from xce.reporters.ending import Stuck
@@ -239,3 +241,18 @@ def test_a_stream_whose_lines_take_long_to_read_is_slowed_down(owner: Owner, tmp
     assert len(slow.lines) < 20  # of a hundred that a quick one may have
     run.end(0)
     owner.kernel.until(lambda: slow.done)
+
+
+def test_a_script_on_a_file_system_that_may_hang_runs_from_its_copy(node: Node) -> None:
+    nfs = mountinfo.parse("30 1 0:9 / /x rw - nfs4 server:/x rw\n")[0]
+    node.script(
+        "far", '#!/bin/sh\nread first < /proc/self/fd/9\necho "$first $1 $(id -un)"\n', "arguments: [x]"
+    )
+    node.start(mount=nfs)
+    assert node.ran("far").lines == [
+        f"#!/bin/sh x {'nobody' if os.geteuid() == 0 else getpass.getuser()}".encode()
+    ]
+    (node.directory / "far").rename(node.directory / "far.bak")  # what lies there is not looked at for a run
+    node.watch.close()
+    node.ran("far", 3)
+    node.until(lambda: node.watch._remote._child is None)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.readable import skip_unless_readable
+from tests.linux.hangfs import HangingMount
 from tests.system.harness import Site, free_port
 from xce.linux import proc
 
@@ -200,3 +201,23 @@ def test_a_socket_that_was_removed_is_there_again_and_a_configuration_emptied_is
     agent.configure()
     agent.signal(signal.SIGHUP)
     site.until(lambda: not agent.status()["trouble"])
+
+
+def test_with_all_its_directories_on_a_dead_file_server_the_agent_runs_and_says_so(site: Site) -> None:
+    """It once hung in its first look, and neither `status` nor the broker heard of it."""
+    agent = site.agent("node1")
+    agent.settings["reporters"]["load_indices"] = True
+    site.broker.start()
+    mounts = [HangingMount(agent.reporters), HangingMount(agent.folder / "state")]
+    try:
+        agent.start()
+        site.until(lambda: isinstance(site.value("node1", "mem"), int | float))
+        look, state = site.until(lambda: told if len(told := agent.status()["trouble"]) == 2 else None)
+        assert look.startswith(
+            f"reporters' directory: cannot look at {agent.reporters}: no answer within 5 s"
+        )
+        assert state.startswith(f"state directory: nothing is remembered: {agent.folder}/state is on fuse")
+        assert agent.stop() == 0
+    finally:
+        for mount in mounts:
+            mount.release()
