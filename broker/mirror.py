@@ -13,6 +13,8 @@ import msgspec
 
 from xce.model.instance import Inventory, reference
 from xce.model.message import (
+    BindingView,
+    ClaimView,
     Delta,
     LocationChange,
     LocationView,
@@ -44,6 +46,9 @@ class Mirror:
         """Of the snapshot; deltas do not change it."""
         self.types: dict[str, ResourceType] = {kind.name: kind for kind in begin.types}
         self.locations: dict[str, LocationView] = {}
+        self.claims: dict[str, ClaimView] = {}
+        self.bindings: dict[str, BindingView] = {}
+        """Of all claims; a binding names its claim."""
         self.complete = False
         self._bodies: dict[tuple[str, str], tuple[str, Inventory]] = {}
         if older is not None:
@@ -56,6 +61,8 @@ class Mirror:
         if self.complete or message.part != self._parts:
             raise OutOfStep(f"part {message.part} of the snapshot came instead of part {self._parts}")
         self.locations.update(message.locations)
+        self.claims.update(message.claims)
+        self.bindings.update(message.bindings)
         self._parts += 1
 
     def end(self, _message: SnapshotEnd) -> None:
@@ -82,6 +89,8 @@ class Mirror:
         self.locations.update(changed)
         if delta.types is not None:
             self.types = {kind.name: kind for kind in delta.types}
+        _replace(self.claims, delta.claims)
+        _replace(self.bindings, delta.bindings)
         self.position, self.revision, self.broker_ms = there, delta.revision, delta.broker_ms
         if self._bodies:
             self._forget_bodies(removed | changed.keys())
@@ -144,8 +153,18 @@ def changed_view(view: LocationView | None, change: LocationChange) -> LocationV
         reporters=merged(view.reporters, change.reporters),
         inventories=merged(view.inventories, change.inventories),
         amounts=merged(view.amounts, change.amounts),
+        quarantined=merged(view.quarantined, change.quarantined),
         about=_or(change.about, view.about),
     )
+
+
+def _replace(views: dict[str, V], changes: Mapping[str, V | None]) -> None:
+    """Take whole views; None removes."""
+    for key, view in changes.items():
+        if view is None:
+            views.pop(key, None)
+        else:
+            views[key] = view
 
 
 def _or(new: V | None, old: V) -> V:

@@ -18,6 +18,7 @@ import msgspec
 
 from xce.broker.audit import Audit as AuditLog
 from xce.broker.core.effect import Audit, CutOff, Effect, Note, Persist, Send, SendBytes
+from xce.broker.core.journal import done_of
 from xce.broker.core.ledger import Answered
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
@@ -274,7 +275,7 @@ class Server:
         answers = {
             persist.answer.key: (
                 persist.answer.request,
-                codec.encode(Done(id="", revision=persist.answer.revision)),
+                codec.encode(done_of(persist.answer, "")),
             )
             for persist in self._persists
             if persist.answer is not None
@@ -382,5 +383,5 @@ def answered(answers: dict[str, tuple[str, bytes]]) -> list[Answered]:
             log.warning("a remembered answer cannot be read and is left out: %s", error)
             continue
         if isinstance(answer, Done):
-            found.append(Answered(key, request, answer.revision))
+            found.append(Answered(key, request, answer.revision, answer.made))
     return found

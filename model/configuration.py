@@ -217,6 +217,15 @@ class NewTypes(StrEnum):
     """It becomes the cluster's, durably."""
 
 
+class Orphans(StrEnum):
+    """What happens to a binding that a node has and the broker does not know."""
+
+    REPORT = "report"
+    """It is shown, and its instances are quarantined."""
+    CLEAN = "clean"
+    """Its node is told to release it, too."""
+
+
 class BrokerFile(_File, frozen=True, kw_only=True):
     """`/etc/xce/broker.yaml`."""
 
@@ -246,6 +255,8 @@ class BrokerFile(_File, frozen=True, kw_only=True):
     """What happens to a host that joins and is in no file."""
     new_types: NewTypes = NewTypes.ADMIT
     """What happens to a type that only a reporter declares."""
+    orphans: Orphans = Orphans.REPORT
+    """What happens to a binding that only a node knows."""
     keep_deltas: Positive = 4096
     """How many turns of the change stream can be resumed."""
     max_peers: Positive = 20000

@@ -9,8 +9,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from xce.model.claim import Binding, BindingState, Claim, Quarantine
 from xce.model.resource import ResourceType
 from xce.model.supply import Hold, PoolAmount, Source
+from xce.model.value import Count
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="change"):
@@ -119,6 +121,72 @@ class KeyRevoked(_Change, frozen=True, kw_only=True, tag="key.revoked"):
     reason: str
 
 
+class ClaimCreated(_Change, frozen=True, kw_only=True, tag="claim.created"):
+    """A claim is wanted."""
+
+    claim: Claim
+
+
+class ClaimProvided(_Change, frozen=True, kw_only=True, tag="claim.provided"):
+    """A provider has said how far it is with what a claim needs from it."""
+
+    claim: str
+    state: BindingState
+    reason: str = ""
+    volume: dict[str, str] = {}
+    """What nodes need to know of it; opaque here."""
+
+
+class ClaimEnding(_Change, frozen=True, kw_only=True, tag="claim.ending"):
+    """A claim takes no more bindings, and is forgotten once the last of them has ended."""
+
+    claim: str
+
+
+class ClaimDeleted(_Change, frozen=True, kw_only=True, tag="claim.deleted"):
+    """A claim is forgotten, with its bindings, which have all ended."""
+
+    claim: str
+
+
+class BindingMade(_Change, frozen=True, kw_only=True, tag="binding.made"):
+    """A claim was bound to a host; its instances are taken from here on."""
+
+    binding: Binding
+
+
+class BindingMoved(_Change, frozen=True, kw_only=True, tag="binding.moved"):
+    """A binding is in another state."""
+
+    binding: str
+    state: BindingState
+    reason: str = ""
+    evidence: str = ""
+    ports: dict[str, list[Count]] = {}
+
+
+class GangReady(_Change, frozen=True, kw_only=True, tag="gang.ready"):
+    """Every binding of a gang was verified: all of them are ready, at once."""
+
+    gang: str
+    members: list[BindingMoved]
+
+
+class InstanceQuarantined(_Change, frozen=True, kw_only=True, tag="instance.quarantined"):
+    """An instance may not be used."""
+
+    host: str
+    quarantine: Quarantine
+
+
+class QuarantineCleared(_Change, frozen=True, kw_only=True, tag="quarantine.cleared"):
+    """An instance may be used again."""
+
+    host: str
+    instance: str
+    reason: str = ""
+
+
 Change: TypeAlias = (
     EpochStarted
     | HostAdded
@@ -133,6 +201,15 @@ Change: TypeAlias = (
     | TypeAdmitted
     | KeyAdded
     | KeyRevoked
+    | ClaimCreated
+    | ClaimProvided
+    | ClaimEnding
+    | ClaimDeleted
+    | BindingMade
+    | BindingMoved
+    | GangReady
+    | InstanceQuarantined
+    | QuarantineCleared
 )
 
 

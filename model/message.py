@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from xce.model.claim import Binding, BindingState, Chosen, Claim, Consumer, Quarantine
 from xce.model.instance import Inventory, InventoryRef
 from xce.model.resource import ResourceType
 from xce.model.supply import Hold, PoolAmount, Source
@@ -120,6 +121,8 @@ class Hello(_Document, frozen=True, kw_only=True, tag="hello"):
     types: str = ""
     """Digest of the types that it works by (`value.digest_of`)."""
     inventories: dict[str, InventoryRef] = {}
+    bindings: str | None = None
+    """Of an agent: `claim.holdings_digest` of the bindings that it has; null: it knows nothing of claims."""
 
 
 class ReporterNews(_Document, frozen=True, kw_only=True, tag="reporters"):
@@ -147,6 +150,37 @@ class Declare(_Document, frozen=True, kw_only=True, tag="declare"):
     types: dict[str, list[ResourceType]]
 
 
+class BindingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node says of one binding; a later one replaces it whole."""
+
+    state: BindingState
+    epoch: Count = 0
+    """Of the last order about it that the node has taken."""
+    reason: str = ""
+    """Why it is in this state, in words."""
+    evidence: str = ""
+    """Digest of what was read back from the kernel; of a binding that is ready."""
+    ports: dict[str, list[Count]] = {}
+    """Picked ports, by the name that the claim gives them; of a binding that is ready."""
+    conditions: list[str] = []
+    """`claim.Condition`: degraded, undoing, blocked, uncertain."""
+    note: str = ""
+    """What the conditions are about, in words: `pid 4711 holds /dev/nvidia3`."""
+    instances: list[Chosen] = []
+    """What it has, in a full report."""
+    quarantine: dict[str, str] = {}
+    """Of a binding that has ended: instances that may not be used again, and why."""
+
+
+class BindingNews(_Document, frozen=True, kw_only=True, tag="bindings"):
+    """Bindings of this node that changed; repeated until `BindingStanding` says the same."""
+
+    reports: dict[str, BindingReport]
+    """By the id of the binding."""
+    full: bool = False
+    """All that it has: the broker settles what only one of the two knows of."""
+
+
 class Goodbye(_Document, frozen=True, kw_only=True, tag="goodbye"):
     """A planned stop; with `expected_s` the agent means to be back."""
 
@@ -171,6 +205,8 @@ class Welcome(_Document, frozen=True, kw_only=True, tag="welcome"):
     state: str = ""
     conditions: list[str] = []
     holds: list[Hold] = []
+    bindings: bool = False
+    """Say all bindings (`BindingNews.full`): the broker knows of others, or knows them otherwise."""
 
 
 class Refused(_Document, frozen=True, kw_only=True, tag="refused"):
@@ -216,6 +252,37 @@ class Declared(_Document, frozen=True, kw_only=True, tag="declared"):
     types: dict[str, str]
 
 
+class BindingPrepare(_Document, frozen=True, kw_only=True, tag="binding.prepare"):
+    """Make a binding ready. The same order may come again; it is carried out once."""
+
+    epoch: Count
+    """Reign of the broker that orders; an order of an older one than the newest known is refused."""
+    op_id: str
+    binding: Binding
+    claim: Claim
+    volume: dict[str, str] = {}
+    """What the claim's provider says of it."""
+
+
+class BindingRelease(_Document, frozen=True, kw_only=True, tag="binding.release"):
+    """Take a binding back, whatever is there of it. A node that has nothing of it says `released`."""
+
+    epoch: Count
+    op_id: str
+    binding: str
+    reason: str = ""
+
+
+class BindingStanding(_Document, frozen=True, kw_only=True, tag="binding.standing"):
+    """What the broker has durably of this node's bindings: the answer to `BindingNews`, and news of gangs.
+
+    A binding of a gang is ready for its consumer only when this says so.
+    """
+
+    bindings: dict[str, str]
+    """Id to state; `unknown` for one that the broker does not know: it is left alone, and shown."""
+
+
 # --------------------------------------------------------------------- documents, controllers and admins
 
 
@@ -246,6 +313,8 @@ class LocationView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Value name to reporter, only when asked for (`Snapshot.detail`)."""
     ages_ms: dict[str, int] = {}
     """Reporter to age of its last good frame, only when asked for."""
+    quarantined: dict[str, Quarantine] = {}
+    """Hosts: instances that may not be used, by id."""
 
 
 class LocationChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -264,6 +333,31 @@ class LocationChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     inventories: dict[str, InventoryRef | None] = {}
     amounts: dict[str, PoolAmount | None] = {}
     about: dict[str, str] | None = None
+    quarantined: dict[str, Quarantine | None] = {}
+
+
+class ClaimView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One claim as a controller sees it. Its bindings stand beside it and name it."""
+
+    claim: Claim
+    state: str
+    """`claim.BindingState`: the worst of its bindings, see `claim.claim_state`."""
+    conditions: list[str] = []
+    reason: str = ""
+    """What its provider says."""
+    volume: dict[str, str] = {}
+    by: str = ""
+    """Who created it: `controller:sched`."""
+
+
+class BindingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One binding as a controller sees it."""
+
+    binding: Binding
+    conditions: list[str] = []
+    """`claim.Condition`."""
+    note: str = ""
+    """What the conditions are about, in words."""
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -331,6 +425,14 @@ class StatusRequest(_Request, frozen=True, kw_only=True, tag="status"):
 
     peers: bool = False
     """List the connected peers."""
+
+
+class ClaimsRequest(_Request, frozen=True, kw_only=True, tag="claims"):
+    """Claims and their bindings; answered by `Claims`. What is given narrows the answer."""
+
+    claim: str = ""
+    host: str = ""
+    gang: str = ""
 
 
 class KeysRequest(_Request, frozen=True, kw_only=True, tag="keys"):
@@ -413,6 +515,89 @@ class KeyRevoke(_Request, frozen=True, kw_only=True, tag="key.revoke"):
     reason: str
 
 
+class ClaimCreate(_Request, frozen=True, kw_only=True, tag="claim.create"):
+    """A claim is wanted. The answer's `made` has its id."""
+
+    claim: Claim
+
+
+class ClaimProvide(_Request, frozen=True, kw_only=True, tag="claim.provide"):
+    """A provider says how far it is with a claim of its own."""
+
+    claim: str
+    state: BindingState
+    reason: str = ""
+    volume: dict[str, str] = {}
+
+
+class Pick(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An instance that was chosen from a snapshot."""
+
+    id: str
+    reporter: str
+    generation: Count
+    """Of the inventory that it was chosen from; with any other the choice is refused."""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One binding that is wanted."""
+
+    claim: str
+    host: str
+    consumer: Consumer
+    instances: list[Pick] = []
+    read_only: bool = False
+
+
+class ClaimBind(_Request, frozen=True, kw_only=True, tag="claim.bind"):
+    """Bind claims to hosts. The answer's `made` has the ids of the bindings, in the same order.
+
+    Several are a gang: all become ready at once, or all are released. Ready is an event in the stream.
+    """
+
+    places: list[Place]
+    ready_within_s: float = 0
+    """Released again if it takes longer; 0: no limit."""
+
+
+class ClaimRelease(_Request, frozen=True, kw_only=True, tag="claim.release"):
+    """Release bindings: these, or all of a gang, or all of a claim. A template claim ends with it."""
+
+    claim: str = ""
+    gang: str = ""
+    bindings: list[str] = []
+    reason: str = ""
+
+
+class ClaimDelete(_Request, frozen=True, kw_only=True, tag="claim.delete"):
+    """Delete a claim without live bindings."""
+
+    claim: str
+
+
+class BindingForce(_Request, frozen=True, kw_only=True, tag="binding.force"):
+    """Give up waiting for a node: the binding counts as released, its instances are quarantined."""
+
+    binding: str
+    reason: str
+
+
+class QuarantineSet(_Request, frozen=True, kw_only=True, tag="quarantine.set"):
+    """An instance may not be used."""
+
+    host: str
+    instance: str
+    reason: str
+
+
+class QuarantineClear(_Request, frozen=True, kw_only=True, tag="quarantine.clear"):
+    """An instance may be used again."""
+
+    host: str
+    instance: str
+    reason: str
+
+
 class _Answer(_Document, frozen=True, kw_only=True):
     """An answer; `id` is the request's."""
 
@@ -423,6 +608,8 @@ class Done(_Answer, frozen=True, kw_only=True, tag="done"):
     """An order was carried out and is durable."""
 
     revision: int
+    made: list[str] = []
+    """Ids of what it made: a claim, or bindings in the order in which they were asked for."""
 
 
 class Failed(_Answer, frozen=True, kw_only=True, tag="failed"):
@@ -448,10 +635,12 @@ class SnapshotBegin(_Answer, frozen=True, kw_only=True, tag="snapshot.begin"):
 
 
 class SnapshotPart(_Answer, frozen=True, kw_only=True, tag="snapshot.part"):
-    """At most 1,000 locations of a snapshot."""
+    """At most 1,000 locations, or claims and bindings, of a snapshot."""
 
     part: int
-    locations: dict[str, LocationView]
+    locations: dict[str, LocationView] = {}
+    claims: dict[str, ClaimView] = {}
+    bindings: dict[str, BindingView] = {}
 
 
 class SnapshotEnd(_Answer, frozen=True, kw_only=True, tag="snapshot.end"):
@@ -479,6 +668,10 @@ class Delta(_Answer, frozen=True, kw_only=True, tag="delta"):
     locations: dict[str, LocationChange] = {}
     removed: list[str] = []
     types: list[ResourceType] | None = None
+    claims: dict[str, ClaimView | None] = {}
+    """Claims that changed, whole; null: it is gone. One turn's claims and bindings are in one delta."""
+    bindings: dict[str, BindingView | None] = {}
+    """Bindings that changed, whole; null: it is gone, it had ended."""
 
 
 class Lost(_Answer, frozen=True, kw_only=True, tag="lost"):
@@ -526,6 +719,16 @@ class BrokerStatus(_Answer, frozen=True, kw_only=True, tag="status.is"):
     """What needs an admin, in words."""
 
 
+class Claims(_Answer, frozen=True, kw_only=True, tag="claims.are"):
+    """Claims and bindings, by id."""
+
+    revision: int
+    claims: dict[str, ClaimView] = {}
+    bindings: dict[str, BindingView] = {}
+    quarantined: dict[str, dict[str, Quarantine]] = {}
+    """Host to instance; only of the host that was asked for, if one was."""
+
+
 class KeyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One known key."""
 
@@ -543,8 +746,19 @@ class Keys(_Answer, frozen=True, kw_only=True, tag="keys.are"):
     keys: list[KeyView]
 
 
-FromAgent: TypeAlias = Hello | ReporterNews | InventoryNews | InventoryGone | Declare | Goodbye
-ToAgent: TypeAlias = Welcome | Refused | Resync | Pulse | Standing | TypesNews | Declared
+FromAgent: TypeAlias = Hello | ReporterNews | InventoryNews | InventoryGone | Declare | BindingNews | Goodbye
+ToAgent: TypeAlias = (
+    Welcome
+    | Refused
+    | Resync
+    | Pulse
+    | Standing
+    | TypesNews
+    | Declared
+    | BindingPrepare
+    | BindingRelease
+    | BindingStanding
+)
 Read: TypeAlias = (
     SnapshotRequest
     | InventoriesRequest
@@ -553,6 +767,7 @@ Read: TypeAlias = (
     | Unwatch
     | MineRequest
     | StatusRequest
+    | ClaimsRequest
     | KeysRequest
 )
 Order: TypeAlias = (
@@ -566,6 +781,14 @@ Order: TypeAlias = (
     | PoolSet
     | KeyAdd
     | KeyRevoke
+    | ClaimCreate
+    | ClaimProvide
+    | ClaimBind
+    | ClaimRelease
+    | ClaimDelete
+    | BindingForce
+    | QuarantineSet
+    | QuarantineClear
 )
 Answer: TypeAlias = (
     Done
@@ -579,6 +802,7 @@ Answer: TypeAlias = (
     | Lost
     | Mine
     | BrokerStatus
+    | Claims
     | Keys
 )
 ToBroker: TypeAlias = FromAgent | Read | Order

@@ -7,6 +7,8 @@ _LINKED = frozenset({Role.AGENT, Role.REPORTER})
 _READERS = frozenset({Role.CONTROLLER, Role.ADMIN, Role.PROVIDER})
 _PLANNERS = frozenset({Role.CONTROLLER, Role.ADMIN, Role.PROVIDER})
 _PROVIDERS = frozenset({Role.ADMIN, Role.PROVIDER})
+_CLAIMANTS = frozenset({Role.CONTROLLER, Role.ADMIN})
+_AGENT = frozenset({Role.AGENT})
 _ADMIN = frozenset({Role.ADMIN})
 
 ROLES: dict[type, frozenset[Role]] = {
@@ -19,6 +21,7 @@ ROLES: dict[type, frozenset[Role]] = {
     m.InventoryGone: _LINKED,
     m.Declare: _LINKED,
     m.Goodbye: _LINKED,
+    m.BindingNews: _AGENT,
     m.MineRequest: _LINKED,
     # questions
     m.SnapshotRequest: _READERS,
@@ -27,6 +30,7 @@ ROLES: dict[type, frozenset[Role]] = {
     m.Credit: _READERS,
     m.Unwatch: _READERS,
     m.StatusRequest: _READERS,
+    m.ClaimsRequest: _READERS,
     m.KeysRequest: _ADMIN,
     # orders
     m.HostAdd: _PROVIDERS,
@@ -39,6 +43,14 @@ ROLES: dict[type, frozenset[Role]] = {
     m.PoolSet: _PROVIDERS,
     m.KeyAdd: _ADMIN,
     m.KeyRevoke: _ADMIN,
+    m.ClaimCreate: _CLAIMANTS,
+    m.ClaimProvide: _PROVIDERS,
+    m.ClaimBind: _CLAIMANTS,
+    m.ClaimRelease: _CLAIMANTS,
+    m.ClaimDelete: _CLAIMANTS,
+    m.BindingForce: _ADMIN,
+    m.QuarantineSet: _ADMIN,
+    m.QuarantineClear: _ADMIN,
 }
 """Whose hold, drain or host it is decides further: `orders.py`."""
 

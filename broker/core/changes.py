@@ -7,14 +7,15 @@ into the ring and a credit: without credit it waits, and when the ring has moved
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from xce.broker.core.effect import Effect, Send, SendBytes
 from xce.broker.core.peer import Peer
 from xce.broker.core.supply import Change
-from xce.model.message import Delta, Lost, Position, WatchBegin
+from xce.model.message import BindingView, ClaimView, Delta, Lost, Position, WatchBegin
 from xce.model.resource import ResourceType
 
 RING_BYTES = 64 << 20
@@ -40,6 +41,8 @@ class _Delta(msgspec.Struct, kw_only=True, omit_defaults=True, tag="delta", tag_
     locations: dict[str, Change] = {}
     removed: list[str] = []
     types: list[ResourceType] | None = None
+    claims: dict[str, ClaimView | None] = {}
+    bindings: dict[str, BindingView | None] = {}
 
 
 class Entry:
@@ -102,9 +105,18 @@ class Changes:
         *,
         revision: int,
         broker_ms: int,
+        claims: Mapping[str, ClaimView | None] = MappingProxyType({}),
+        bindings: Mapping[str, BindingView | None] = MappingProxyType({}),
     ) -> None:
         """Add what a turn changed to the ring; nothing, if it is nothing."""
-        if not changes and not removed and types is None and revision == self.revision:
+        if (
+            not changes
+            and not removed
+            and not claims
+            and not bindings
+            and types is None
+            and revision == self.revision
+        ):
             return
         self.revision = revision
         for part in _parts(changes):
@@ -117,9 +129,11 @@ class Changes:
                 locations=part,
                 removed=removed,
                 types=types,
+                claims=dict(claims),
+                bindings=dict(bindings),
             )
             self._add(Entry(self.sequence, _encode(delta)))
-            removed, types = [], None
+            removed, types, claims, bindings = [], None, {}, {}
 
     def _add(self, entry: Entry) -> None:
         self._ring.append(entry)

@@ -6,6 +6,7 @@ connection, or one whose predecessor's connection has ended, takes over at once.
 """
 
 from xce.broker.core import access
+from xce.broker.core.claims import Claims
 from xce.broker.core.hosts import RIVAL_SHOWN_S
 from xce.broker.core.links import TEXT, Links
 from xce.broker.core.location import Host
@@ -27,8 +28,8 @@ LOCAL_KEY = "local"
 class Hellos:
     """Lets peers in."""
 
-    def __init__(self, state: State, links: Links) -> None:
-        self.state, self._links = state, links
+    def __init__(self, state: State, links: Links, claims: Claims) -> None:
+        self.state, self._links, self._claims = state, links, claims
 
     def hello(self, peer: Peer, hello: m.Hello, now: float) -> None:
         """Let a peer in, or say why not."""
@@ -136,6 +137,7 @@ class Hellos:
         interval_ms = int(self._interval_s() * 1000)
         position = state.changes.position()
         wanted: list[str] = []
+        bindings = self._claims.hello(host, hello.bindings) if host is not None else False
         if host is not None:
             for reporter in [name for name in host.view.inventories if name not in hello.inventories]:
                 state.intake.inventory_gone(host, reporter)
@@ -156,6 +158,7 @@ class Hellos:
             state=host.view.state if host else "",
             conditions=host.view.conditions if host else [],
             holds=host.view.holds if host else [],
+            bindings=bindings,
         )
 
     def _rival(self, host: Host, peer: Peer, hello: m.Hello, now: float) -> None:

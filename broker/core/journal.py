@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from xce.broker.core.effect import Effect, Persist, Send
 from xce.broker.core.ledger import Answered, Ledger
-from xce.broker.core.orders import Refusal
 from xce.broker.core.peer import Peer
+from xce.broker.core.situation import Refusal
 from xce.model.fact import Change, Fact
 from xce.model.message import Done
 from xce.model.value import digest_of
@@ -62,13 +62,15 @@ class Journal:
         by: str = "",
         op_id: str = "",
         request: str = "",
+        made: Sequence[str] = (),
         done: Callable[[int], list[Effect]] = lambda _revision: [],
         failed: list[Effect] | None = None,
     ) -> Persist:
         """Hand changes to the store; `done` makes the effects that follow once they are durable at a
         revision.
 
-        With an `op_id`, `request` is the digest of the order, and the answer is remembered.
+        With an `op_id`, `request` is the digest of the order, `made` what the answer says that it made, and
+        the answer is remembered.
         """
         facts = []
         at = self.wall()
@@ -77,7 +79,7 @@ class Journal:
             self.draft.apply(fact)
             facts.append(fact)
         revision = self.draft.revision
-        answer = Answered(answer_key(by, op_id), request, revision) if op_id else None
+        answer = Answered(answer_key(by, op_id), request, revision, list(made)) if op_id else None
         self._ticket += 1
         self._waiting[self._ticket] = _Waiting(facts, answer, done(revision), failed or [])
         if answer is not None:
@@ -103,7 +105,7 @@ class Journal:
         if waiting is not None:
             waiting.also.append((peer, op_id))
             return []
-        return [Send(peer, Done(id=op_id, revision=answer.revision))]
+        return [Send(peer, done_of(answer, op_id))]
 
     def committed(self, ticket: int) -> tuple[list[Fact], list[Effect]]:
         """Everything up to `ticket` is durable: the facts, now in the ledger, and what follows."""
@@ -118,8 +120,8 @@ class Journal:
             if waiting.answer is not None:
                 self._remember(waiting.answer)
                 del self._asked[waiting.answer.key]
-                revision = waiting.answer.revision
-                effects += [Send(peer, Done(id=op_id, revision=revision)) for peer, op_id in waiting.also]
+                answer = waiting.answer
+                effects += [Send(peer, done_of(answer, op_id)) for peer, op_id in waiting.also]
         return facts, effects
 
     def lost(self, found: Sequence[Fact], answers: Iterable[Answered]) -> tuple[list[Fact], list[Effect]]:
@@ -141,6 +143,11 @@ class Journal:
         self._answers[answer.key] = answer
         while len(self._answers) > ANSWERS:
             self._answers.popitem(last=False)
+
+
+def done_of(answer: Answered, op_id: str) -> Done:
+    """The answer of an order, the same each time."""
+    return Done(id=op_id, revision=answer.revision, made=answer.made)
 
 
 def answer_key(by: str, op_id: str) -> str:

@@ -7,6 +7,7 @@ once written is true. A fact that does not follow is `OutOfOrder`.
 
 import msgspec
 
+from xce.broker.core.claim_ledger import ClaimLedger
 from xce.model import fact as facts
 from xce.model.fact import Fact
 from xce.model.resource import ResourceType
@@ -65,6 +66,8 @@ class Answered(msgspec.Struct, frozen=True):
     request: str
     """Digest of the request."""
     revision: int
+    made: list[str] = []
+    """Ids of what it made, in the answer."""
 
 
 class Ledger(msgspec.Struct, kw_only=True):
@@ -79,12 +82,14 @@ class Ledger(msgspec.Struct, kw_only=True):
     types: dict[str, AdmittedType] = {}
     keys: dict[str, KeyRecord] = {}
     """By public key."""
+    claims: ClaimLedger = msgspec.field(default_factory=ClaimLedger)
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact; raises `OutOfOrder` for any other."""
         if fact.revision != self.revision + 1:
             raise OutOfOrder(f"fact {fact.revision} came after revision {self.revision}")
         self._take(fact.change)
+        self.claims.take(fact.change, by=fact.by, revision=fact.revision)
         self.revision = fact.revision
 
     def copy(self) -> "Ledger":
@@ -97,6 +102,7 @@ class Ledger(msgspec.Struct, kw_only=True):
             pools={name: dict(amounts) for name, amounts in self.pools.items()},
             types=dict(self.types),
             keys=dict(self.keys),
+            claims=self.claims.copy(),
         )
 
     def good_key(self, public: str) -> KeyRecord | None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from xce.broker.core.peer import Peer
+from xce.model.claim import Quarantine
 from xce.model.instance import InventoryRef
 from xce.model.message import ReporterState
 from xce.model.supply import Hold, HostState, LocationKind, PoolAmount, Source, SupplyState
@@ -48,6 +49,7 @@ class View(msgspec.Struct, kw_only=True, omit_defaults=True):
     about: dict[str, str] = {}
     origins: dict[str, str] = {}
     ages_ms: dict[str, int] = {}
+    quarantined: dict[str, Quarantine] = {}
 
 
 class Feed:

@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from xce.broker.core import access
+from xce.broker.core.claims import Claims
 from xce.broker.core.effect import Audit, Effect, Send, SendBytes
 from xce.broker.core.hello import Hellos
 from xce.broker.core.journal import Journal, request_digest
 from xce.broker.core.ledger import Answered, Ledger
 from xce.broker.core.links import Links
 from xce.broker.core.location import Host
-from xce.broker.core.orders import Caller, Refusal, Situation, about, decide
+from xce.broker.core.orders import about, decide, made_by
 from xce.broker.core.peer import Peer
 from xce.broker.core.questions import Questions
 from xce.broker.core.sitemap import SiteMap
+from xce.broker.core.situation import Caller, Refusal, Situation
 from xce.broker.core.state import State
 from xce.model import fact as facts
 from xce.model import message as m
@@ -66,8 +68,9 @@ class Broker:
         self.state = State(config, site, journal, epoch=epoch, incarnation=incarnation, wall=wall)
         self.own_key = own_key
         self.links = Links(self.state)
-        self.hellos = Hellos(self.state, self.links)
-        self.questions = Questions(self.state, software=software, pid=pid, started=now)
+        self.claims = Claims(self.state)
+        self.hellos = Hellos(self.state, self.links, self.claims)
+        self.questions = Questions(self.state, self.claims, software=software, pid=pid, started=now)
         self.sitemap = SiteMap(self.state, self.links)
         self._ingest = self.state.intake.report
         self._looked = now
@@ -80,6 +83,7 @@ class Broker:
             m.InventoryGone: self.links.inventory_gone,
             m.Declare: self.links.declare,
             m.Goodbye: self.links.goodbye,
+            m.BindingNews: self.claims.news,
             **self.questions.handlers(),
             **dict.fromkeys(m.Order.__args__, self._order),
         }
@@ -88,6 +92,7 @@ class Broker:
     def start(self, now: float) -> list[Effect]:
         """Begin the reign; nothing may be served before its ticket is committed."""
         self.state.hosts.show_all()
+        self.claims.start(now)
         self.state.supply.forget_turn()  # everything so far is in the first snapshot
         epoch = facts.EpochStarted(epoch=self.state.changes.epoch)
         self.state.out.append(self.state.journal.persist([epoch]))
@@ -188,6 +193,7 @@ class Broker:
             if place.expires < now:
                 state.intake.age(place, now)
         self.sitemap.second(now)
+        self.claims.second(now)
         self.questions.second()
         return self._effects()
 
@@ -196,21 +202,33 @@ class Broker:
         loop.
         """
         state = self.state
-        if state.supply.turn or state.supply.removed or self.sitemap.types_news or self._revised():
+        views = self.claims.views
+        if (
+            state.supply.turn
+            or state.supply.removed
+            or self.sitemap.types_news
+            or self._revised()
+            or views.changed()
+        ):
             told = [
                 place for place in state.supply.turn if place.news is not None and isinstance(place, Host)
             ]
             changes, removed = state.supply.take_turn()
             for host in told:
                 self.links.tell(host)
+                self.claims.host_changed(host)
+            claims, bindings = views.take_turn()
             state.changes.publish(
                 changes,
                 removed,
                 state.types.list if self.sitemap.types_news else None,
                 revision=state.journal.ledger.revision,
                 broker_ms=int(now * 1000),
+                claims=claims,
+                bindings=bindings,
             )
             self.sitemap.types_news = False
+        self.claims.turn()
         self.questions.turn(now)
         if self.links.pushing():
             self.links.push()
@@ -244,13 +262,14 @@ class Broker:
                     "busy", f"{WAITING} orders wait for the broker's disk already", "ask again later"
                 )
             changes = decide(order, Caller(peer.role, peer.name), self._situation())
+            made = made_by(changes)
         except Refusal as refusal:
             self._refused(peer, order, refusal)
             return
 
         def done(revision: int) -> list[Effect]:
             return [
-                Send(peer, m.Done(id=order.id, revision=revision)),
+                Send(peer, m.Done(id=order.id, revision=revision, made=made)),
                 self._audit(peer, order, "ok", revision),
             ]
 
@@ -259,7 +278,9 @@ class Broker:
             self._audit(peer, order, "not-durable"),
         ]
         self.state.out.append(
-            journal.persist(changes, by=peer.title, op_id=order.id, request=request, done=done, failed=failed)
+            journal.persist(
+                changes, by=peer.title, op_id=order.id, request=request, made=made, done=done, failed=failed
+            )
         )
 
     def _refused(self, peer: Peer, order: m.Order, refusal: Refusal) -> None:
@@ -288,6 +309,10 @@ class Broker:
             present=state.supply.locations,
             own_key=self.own_key,
             wall=state.wall(),
+            hosts=state.supply.hosts,
+            settled=self.claims.settled,
+            inventory=self.claims.inventory,
+            epoch=state.changes.epoch,
         )
 
     def _forbidden(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> None:
@@ -351,6 +376,7 @@ class Broker:
             self.sitemap.types_admitted(now)
         for fact in news:
             self.sitemap.fact(fact.change, now)
+            self.claims.fact(fact.change, now)
             if isinstance(fact.change, facts.KeyRevoked):
                 self._revoked(fact.change)
 

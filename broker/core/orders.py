@@ -6,59 +6,22 @@ itself.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from xce.broker.core import claim_orders
 from xce.broker.core.ledger import HostRecord, Ledger
+from xce.broker.core.situation import Caller, Refusal, Situation, check_reason
 from xce.model import fact as facts
 from xce.model import message as m
-from xce.model.resource import ResourceType, Scope, value_problem
+from xce.model.resource import Scope, value_problem
 from xce.model.role import Role
 from xce.model.site import Site
 from xce.model.supply import Hold, HoldEnds, LocationKind, PoolAmount, Source, name_problem, split_location
 
-REASON = 1024
-"""Characters of a reason."""
 _KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-class Refusal(Exception):
-    """An order is refused; the parts of `Failed`."""
-
-    def __init__(self, code: str, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.code, self.message, self.hint = code, message, hint
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who gives an order."""
-
-    role: Role
-    name: str
-
-    @property
-    def title(self) -> str:
-        """`ROLE:NAME`."""
-        return f"{self.role.value}:{self.name}"
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What an order is judged against."""
-
-    ledger: Ledger
-    site: Site
-    types: Mapping[str, ResourceType]
-    present: Mapping[str, object]
-    """Keys of all locations in the map."""
-    own_key: str
-    """The broker's own public key."""
-    wall: str
-    """Wall time, for showing."""
 
 
 def decide(order: m.Order, caller: Caller, now: Situation) -> list[facts.Change]:
@@ -66,6 +29,17 @@ def decide(order: m.Order, caller: Caller, now: Situation) -> list[facts.Change]
     judge: Any = _JUDGES[type(order)]
     changes: list[facts.Change] = judge(order, caller, now)
     return changes
+
+
+def made_by(changes: Sequence[facts.Change]) -> list[str]:
+    """Ids of what facts make, for the answer."""
+    made: list[str] = []
+    for change in changes:
+        if isinstance(change, facts.BindingMade):
+            made.append(change.binding.id)
+        elif isinstance(change, facts.ClaimCreated):
+            made.append(change.claim.id)
+    return made
 
 
 def about(order: m.Order) -> str:
@@ -83,8 +57,10 @@ def about(order: m.Order) -> str:
             return f"{order.name}: {order.reason}"
         case m.HostDrain() | m.HostRelease():
             return f"{order.host}: {order.reason}"
-        case _:
+        case m.HostAdd() | m.HostAdmit() | m.HostUndrain():
             return order.host
+        case _:
+            return claim_orders.about(order)
 
 
 # ------------------------------------------------------------------------------------------------- hosts
@@ -130,7 +106,7 @@ def _host_admit(order: m.HostAdmit, _caller: Caller, now: Situation) -> list[fac
 
 
 def _host_drain(order: m.HostDrain, caller: Caller, now: Situation) -> list[facts.Change]:
-    _reason(order.reason, f"drain host {order.host}")
+    check_reason(order.reason, f"drain host {order.host}")
     record = _record(now, order.host, "drain")
     if record.released is not None:
         raise Refusal("conflict", f"cannot drain host {order.host}: it was released")
@@ -158,7 +134,7 @@ def _host_undrain(order: m.HostUndrain, caller: Caller, now: Situation) -> list[
 
 
 def _host_release(order: m.HostRelease, caller: Caller, now: Situation) -> list[facts.Change]:
-    _reason(order.reason, f"release host {order.host}")
+    check_reason(order.reason, f"release host {order.host}")
     record = _record(now, order.host, "release")
     if record.released is not None:
         return []
@@ -173,6 +149,12 @@ def _host_release(order: m.HostRelease, caller: Caller, now: Situation) -> list[
             "conflict",
             f"cannot release host {order.host}: it is in hosts.yaml",
             "take it out of the file and reload the broker first, or drain it",
+        )
+    if bound := now.ledger.claims.on(order.host):
+        raise Refusal(
+            "conflict",
+            f"cannot release host {order.host}: binding {bound[0].id} of claim {bound[0].claim} is on it",
+            "release its bindings first: xce-broker claim list --host",
         )
     return [facts.HostReleased(host=order.host, reason=order.reason)]
 
@@ -189,7 +171,7 @@ def _record(now: Situation, host: str, verb: str) -> HostRecord:
 
 def _hold_add(order: m.HoldAdd, caller: Caller, now: Situation) -> list[facts.Change]:
     key = _location(order.location, now, "hold")
-    _reason(order.reason, f"hold {key}")
+    check_reason(order.reason, f"hold {key}")
     if order.label and not _LABEL.fullmatch(order.label):
         raise Refusal("invalid", f"cannot hold {key}: label {order.label!r}: letters, digits, '_.-' only")
     owner = f"{caller.title}/{order.label}" if order.label else caller.title
@@ -309,7 +291,7 @@ def _key_add(order: m.KeyAdd, _caller: Caller, now: Situation) -> list[facts.Cha
 
 
 def _key_revoke(order: m.KeyRevoke, _caller: Caller, now: Situation) -> list[facts.Change]:
-    _reason(order.reason, f"revoke the key of {order.name}")
+    check_reason(order.reason, f"revoke the key of {order.name}")
     matching = {
         public: record for public, record in now.ledger.keys.items() if order.name in {record.name, public}
     }
@@ -320,13 +302,6 @@ def _key_revoke(order: m.KeyRevoke, _caller: Caller, now: Situation) -> list[fac
         for public, record in matching.items()
         if record.revoked is None
     ]
-
-
-def _reason(reason: str, what: str) -> None:
-    if not reason.strip():
-        raise Refusal("invalid", f"cannot {what}: give a reason, people will read it")
-    if len(reason) > REASON or not reason.isprintable():
-        raise Refusal("invalid", f"cannot {what}: the reason must be one printable line of at most {REASON}")
 
 
 _JUDGES = {
@@ -340,4 +315,5 @@ _JUDGES = {
     m.PoolSet: _pool_set,
     m.KeyAdd: _key_add,
     m.KeyRevoke: _key_revoke,
+    **claim_orders.JUDGES,
 }

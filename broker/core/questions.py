@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from xce.broker.core.claims import Claims
 from xce.broker.core.effect import SendBytes
 from xce.broker.core.location import Location, View, unpacked
 from xce.broker.core.peer import Peer
@@ -16,6 +17,8 @@ from xce.model.supply import Source
 
 BODIES_BYTES = 32 << 20
 """Of one answer with inventories."""
+ROWS = 50_000
+"""Claims and bindings in one answer."""
 SNAPSHOTS = 16
 """Snapshots that are sent at a time; who asks for more is told to come again."""
 
@@ -35,8 +38,8 @@ _body = msgspec.msgpack.Decoder(Inventory).decode
 class Questions:
     """Answers readers."""
 
-    def __init__(self, state: State, *, software: str, pid: int, started: float) -> None:
-        self.state = state
+    def __init__(self, state: State, claims: Claims, *, software: str, pid: int, started: float) -> None:
+        self.state, self._claims = state, claims
         self.software, self.pid, self.started = software, pid, started
         self.trouble: dict[str, str] = {}
         """What needs an admin, in words, by what it is about; the daemon adds its own."""
@@ -57,6 +60,7 @@ class Questions:
             m.Unwatch: self._unwatch,
             m.MineRequest: self._mine,
             m.StatusRequest: self._status,
+            m.ClaimsRequest: self._claims_are,
             m.KeysRequest: self._keys,
         }
 
@@ -94,8 +98,10 @@ class Questions:
             quality=state.supply.quality(),
             types=state.types.list,
         )
+        views = self._claims.views
+        claims, bindings = ({}, {}) if request.only else (views.claims, views.bindings)
         if not request.detail:
-            state.out.append(state.snapshots.begin(peer, begin, places))
+            state.out.append(state.snapshots.begin(peer, begin, places, claims=claims, bindings=bindings))
             return
         json = peer.json
 
@@ -103,7 +109,7 @@ class Questions:
             view = self._view(place, now)
             return _encode_json(view) if json else _encode(view)
 
-        state.out.append(state.snapshots.begin(peer, begin, places, encode))
+        state.out.append(state.snapshots.begin(peer, begin, places, encode, claims=claims, bindings=bindings))
 
     def _view(self, place: Location, now: float) -> View:
         """A view with everything that is known of where it came from."""
@@ -234,8 +240,39 @@ class Questions:
 
     def troubles(self) -> list[str]:
         """What needs an admin, in words."""
-        own = [self.state.journal.fault, *self.trouble.values()]
+        own = [self.state.journal.fault, *self.trouble.values(), *self._claims.troubles()]
         return [words for words in own if words]
+
+    def _claims_are(self, peer: Peer, request: m.ClaimsRequest, _now: float) -> None:
+        views, ledger = self._claims.views, self.state.journal.ledger.claims
+        bindings = self._claims.views.bindings
+        if request.claim:
+            bindings = {one: bindings[one] for one in views.of_claim.get(request.claim, ())}
+        if request.host:
+            bindings = {key: one for key, one in bindings.items() if one.binding.host == request.host}
+        if request.gang:
+            bindings = {key: one for key, one in bindings.items() if one.binding.gang == request.gang}
+        claims = views.claims
+        if request.claim:
+            claims = {key: claims[key] for key in (request.claim,) if key in claims}
+        elif request.host or request.gang:
+            wanted = {one.binding.claim for one in bindings.values()}
+            claims = {key: claims[key] for key in sorted(wanted) if key in claims}
+        if len(claims) + len(bindings) > ROWS:
+            message = f"{len(claims)} claims and {len(bindings)} bindings do not fit in one answer"
+            hint = "name a claim, host or gang, or take a snapshot"
+            self.state.send(peer, m.Failed(id=request.id, code="invalid", message=message, hint=hint))
+            return
+        quarantined = ledger.quarantine
+        if request.host:
+            quarantined = {key: quarantined[key] for key in (request.host,) if key in quarantined}
+        revision = self.state.journal.ledger.revision
+        self.state.send(
+            peer,
+            m.Claims(
+                id=request.id, revision=revision, claims=claims, bindings=bindings, quarantined=quarantined
+            ),
+        )
 
     def _keys(self, peer: Peer, request: m.KeysRequest, _now: float) -> None:
         keys = [

@@ -5,8 +5,9 @@ was made is encoded just before (`keep`), so that what is sent is the instant of
 meanwhile.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 
 import msgspec
 
@@ -15,7 +16,7 @@ from xce.broker.core.effect import Effect, Send, SendBytes
 from xce.broker.core.location import Location
 from xce.broker.core.peer import Peer
 from xce.broker.core.supply import SupplyMap
-from xce.model.message import SnapshotBegin, SnapshotEnd
+from xce.model.message import BindingView, ClaimView, SnapshotBegin, SnapshotEnd
 
 PART = 500
 """Locations in a part, and the most that are encoded in one turn: about a millisecond."""
@@ -26,7 +27,9 @@ class _Part(msgspec.Struct, kw_only=True, tag="snapshot.part", tag_field="type")
 
     id: str
     part: int
-    locations: dict[str, msgspec.Raw]
+    locations: dict[str, msgspec.Raw] = {}
+    claims: dict[str, ClaimView] = {}
+    bindings: dict[str, BindingView] = {}
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -62,9 +65,15 @@ class Job:
 class _Sending:
     """A job that goes to a peer."""
 
-    def __init__(self, peer: Peer, request_id: str, job: Job, parts: int) -> None:
-        self.peer, self.id, self.job, self.parts = peer, request_id, job, parts
+    def __init__(self, peer: Peer, request_id: str, job: Job, parts: int, claims: Sequence[_Part]) -> None:
+        self.peer, self.id, self.job, self.parts, self.claims = peer, request_id, job, parts, list(claims)
         self.sent = 0
+
+    def following(self) -> _Part:
+        """The next part: locations first, then claims and bindings."""
+        if self.parts - self.sent > len(self.claims):
+            return _Part(id="", part=self.sent, locations=self.job.part())
+        return msgspec.structs.replace(self.claims.pop(0), part=self.sent)
 
 
 class Snapshots:
@@ -99,11 +108,15 @@ class Snapshots:
         begin: SnapshotBegin,
         places: list[Location],
         encode: Callable[[Location], bytes] | None = None,
+        *,
+        claims: Mapping[str, ClaimView] = MappingProxyType({}),
+        bindings: Mapping[str, BindingView] = MappingProxyType({}),
     ) -> Effect:
         """Start sending; `begin.parts` is filled in. `encode` makes views that are not the usual ones."""
-        parts = (len(places) + PART - 1) // PART
+        of_claims = list(_claim_parts(claims, bindings))
+        parts = (len(places) + PART - 1) // PART + len(of_claims)
         job = self._job(places, encode, json=peer.json)
-        self._sending.append(_Sending(peer, begin.id, job, parts))
+        self._sending.append(_Sending(peer, begin.id, job, parts, of_claims))
         return Send(peer, msgspec.structs.replace(begin, parts=parts))
 
     def gone(self, peer: Peer) -> None:
@@ -118,7 +131,7 @@ class Snapshots:
         sending = self._sending.pop(0)
         self._sending.append(sending)
         if sending.sent < sending.parts:
-            part = _Part(id="", part=sending.sent, locations=sending.job.part())
+            part = sending.following()
             if sending.job.json:
                 yield SendBytes(sending.peer, with_id_json(_encode_json(part), sending.id))
             else:
@@ -135,3 +148,11 @@ class Snapshots:
     def _keep(self, place: Location) -> None:
         for job in self._jobs:
             job.keep(place)
+
+
+def _claim_parts(claims: Mapping[str, ClaimView], bindings: Mapping[str, BindingView]) -> Iterator[_Part]:
+    """Claims and bindings as they are now, which never change: a new one takes the place of an old one."""
+    for begin in range(0, len(claims), PART):
+        yield _Part(id="", part=0, claims=dict(islice(claims.items(), begin, begin + PART)))
+    for begin in range(0, len(bindings), PART):
+        yield _Part(id="", part=0, bindings=dict(islice(bindings.items(), begin, begin + PART)))

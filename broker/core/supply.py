@@ -19,7 +19,7 @@ from xce.model.value import LARGEST_INTEGER, Absent, Presence, Reading, presence
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 _FIELDS = ("source", "state", "conditions", "holds", "groups", "about")
-_MAPS = ("reporters", "inventories", "amounts")
+_MAPS = ("reporters", "inventories", "amounts", "quarantined")
 
 
 Change: TypeAlias = LocationChange | dict[str, Any]
@@ -107,7 +107,7 @@ class SupplyMap:
         return changed
 
     def set_entry(self, place: Location, field: str, key: str, value: Any) -> None:
-        """Set or (None) remove one entry of `reporters`, `inventories` or `amounts`."""
+        """Set or (None) remove one entry of one of `_MAPS`."""
         entries: dict[str, Any] = getattr(place.view, field)
         if entries.get(key) == value:
             return

@@ -16,11 +16,12 @@ from tests.wire.test_codec import anything
 from xce.broker.core.effect import Persist, Send
 from xce.broker.core.journal import Journal
 from xce.broker.core.ledger import Answered, KeyRecord, Ledger, OutOfOrder
-from xce.broker.core.orders import Refusal
 from xce.broker.core.peer import Peer
+from xce.broker.core.situation import Refusal
 from xce.broker.store import Batch
 from xce.broker.store.sqlite import SqliteStore
 from xce.model import fact as facts
+from xce.model.claim import Binding, BindingState, Chosen, Claim, Consumer, Quarantine
 from xce.model.fact import Change, Fact
 from xce.model.message import Done, Failed
 
@@ -29,12 +30,35 @@ _few = st.sampled_from(["a", "b", "host:a", "pool:b"])
 
 
 def _change(kind: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
-    """A change of this kind; texts are few, so that histories meet the same names again."""
-    fields = {field.name: anything(field.type) for field in msgspec.structs.fields(kind)}
-    return st.builds(kind, **{name: _few if name in _NAMES else drawn for name, drawn in fields.items()})
+    """A change of this kind; names are few, so that histories meet the same ones again."""
+    drawn = {field.name: _field(field.name, field.type) for field in msgspec.structs.fields(kind)}
+    return st.builds(kind, **drawn)
 
 
-_NAMES = {"host", "location", "owner", "pool", "resource", "public", "name"}
+def _field(name: str, kind: Any) -> st.SearchStrategy[Any]:
+    if name in _NAMES and kind is str:
+        return _few
+    found = next((drawn for known, drawn in _DRAWN if known == kind), None)
+    return anything(kind) if found is None else found
+
+
+_NAMES = {
+    *("host", "location", "owner", "pool", "resource", "public", "name"),
+    *("claim", "binding", "gang", "instance", "id"),
+}
+_DRAWN: list[tuple[Any, st.SearchStrategy[Any]]] = []
+
+
+def _draw(kind: Any, drawn: st.SearchStrategy[Any]) -> None:
+    _DRAWN.append((kind, drawn))
+
+
+_draw(Claim, _change(Claim))
+_draw(list[Chosen], st.lists(_change(Chosen), max_size=2))
+_draw(Chosen, _change(Chosen))
+_draw(Binding, _change(Binding))
+_draw(Quarantine, _change(Quarantine))
+_draw(list[facts.BindingMoved], st.lists(_change(facts.BindingMoved), max_size=3))
 changes = st.one_of([_change(kind) for kind in _KINDS])
 
 
@@ -94,12 +118,19 @@ def test_every_kind_of_fact_leaves_something_that_is_seen() -> None:
         holds={"host:a": {"x": _example(facts.HoldAdded).hold}},
         keys={"a": KeyRecord(name="n", role="agent")},
     )
+    ledger.claims.take(facts.ClaimCreated(claim=Claim(id="a")), by="", revision=0)
+    binding = Binding(id="a", claim="a", host="a", consumer=Consumer(name="1"))
+    ledger.claims.take(facts.BindingMade(binding=binding), by="", revision=0)
+    kept = Quarantine(instance=Chosen(id="text", reporter="nvidia", generation=1, kind="gpu"), reason="y")
+    ledger.claims.take(facts.InstanceQuarantined(host="a", quarantine=kept), by="", revision=0)
     ledger.apply(Fact(revision=1, change=facts.HostDrained(host="a", owner="x", reason="y")))
-    for kind in _KINDS:
+    for kind in sorted(_KINDS, key=_ends):
         before = fields(ledger.copy())
         change = _example(kind)
         if isinstance(change, facts.HoldReleased):
             change = facts.HoldReleased(location="host:a", owner="x")
+        if isinstance(change, facts.QuarantineCleared):
+            change = facts.QuarantineCleared(host="a", instance="text")
         fact = Fact(revision=ledger.revision + 1, change=change)
         ledger.apply(fact)
         after = fields(ledger) | {"revision": before["revision"]}
@@ -108,6 +139,7 @@ def test_every_kind_of_fact_leaves_something_that_is_seen() -> None:
 
 def _example(kind: type[msgspec.Struct]) -> Any:
     plain: dict[str, Any] = {"host": "a", "public": "a", "name": "a", "location": "host:b", "epoch": 7}
+    plain |= {"claim": "a", "binding": "a"} if kind not in _WHOLE else {}
     drawn: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         if field.name in plain:
@@ -117,11 +149,27 @@ def _example(kind: type[msgspec.Struct]) -> Any:
     return kind(**drawn)
 
 
+_WHOLE = {facts.ClaimCreated, facts.BindingMade}
+"""Changes that bring a record of their own, and not its name."""
+
+
+def _ends(kind: type) -> bool:
+    """Of two facts about one thing, the one that ends it comes last."""
+    return kind is facts.ClaimDeleted
+
+
 def _plain(kind: Any) -> Any:
     from xce.model.resource import Kind, ResourceType
     from xce.model.supply import Hold, PoolAmount, Source
 
     return {
+        Claim: Claim(id="new"),
+        Binding: Binding(id="new", claim="a", host="a", consumer=Consumer(name="2")),
+        BindingState: BindingState.RELEASING,
+        Quarantine: Quarantine(
+            instance=Chosen(id="gpu1", reporter="nvidia", generation=1, kind="gpu"), reason="x"
+        ),
+        list[facts.BindingMoved]: [facts.BindingMoved(binding="a", state=BindingState.READY)],
         str: "text",
         Source: Source.PROVISIONER,
         Hold: Hold(owner="o", reason="r"),

@@ -1,0 +1,197 @@
+"""Claims, bindings and quarantine as the facts left them; the part of the ledger that `ledger.py` keeps here.
+
+Records are frozen and replaced whole. Beside them stands what every choice asks: which instances of a host
+are taken, and which bindings a claim, a host and a gang have. Nothing here judges; a fact about something
+that is not there changes nothing.
+"""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from xce.model import fact as facts
+from xce.model.claim import ENDED, Binding, BindingState, Chosen, Claim, Quarantine, claim_state
+
+ENDED_KEPT = 16
+"""Bindings of a claim that have ended and are remembered, for people; the oldest are forgotten, and those
+that failed last.
+"""
+
+T = TypeVar("T")
+
+
+class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A claim, and what has become of it beside its bindings."""
+
+    claim: Claim
+    by: str = ""
+    provided: BindingState = BindingState.READY
+    reason: str = ""
+    volume: dict[str, str] = {}
+    ending: bool = False
+
+
+class ClaimLedger(msgspec.Struct, kw_only=True):
+    """Everything durable about claims."""
+
+    claims: dict[str, ClaimRecord] = {}
+    bindings: dict[str, Binding] = {}
+    quarantine: dict[str, dict[str, Quarantine]] = {}
+    """Host to instance."""
+    of_claim: dict[str, dict[str, None]] = {}
+    """Claim to its bindings, the oldest first."""
+    ended_of: dict[str, dict[str, None]] = {}
+    """Claim to its bindings that have ended, the oldest end first."""
+    of_host: dict[str, dict[str, None]] = {}
+    """Host to its live bindings."""
+    of_gang: dict[str, dict[str, None]] = {}
+    """Gang to its bindings, as long as one of them is known."""
+    taken: dict[str, dict[str, str]] = {}
+    """Host to instance to the live binding that has it."""
+
+    def copy(self) -> "ClaimLedger":
+        """An equal ledger that shares only frozen records."""
+        return ClaimLedger(
+            claims=dict(self.claims),
+            bindings=dict(self.bindings),
+            quarantine=_copied(self.quarantine),
+            of_claim=_copied(self.of_claim),
+            ended_of=_copied(self.ended_of),
+            of_host=_copied(self.of_host),
+            of_gang=_copied(self.of_gang),
+            taken=_copied(self.taken),
+        )
+
+    # ---------------------------------------------------------------------------------------- reading
+
+    def live(self, claim: str) -> list[Binding]:
+        """Bindings of a claim that have not ended."""
+        return [one for one in self.all_of(claim) if one.state not in ENDED]
+
+    def all_of(self, claim: str) -> list[Binding]:
+        """All known bindings of a claim."""
+        return [self.bindings[one] for one in self.of_claim.get(claim, ())]
+
+    def members(self, gang: str) -> list[Binding]:
+        """All known bindings of a gang."""
+        return [self.bindings[one] for one in self.of_gang.get(gang, ())]
+
+    def on(self, host: str) -> list[Binding]:
+        """Live bindings of a host."""
+        return [self.bindings[one] for one in self.of_host.get(host, ())]
+
+    def state(self, claim: str) -> BindingState:
+        """A claim's state."""
+        record = self.claims[claim]
+        states = (one.state for one in self.all_of(claim))
+        return claim_state(record.claim.form, record.provided, states)
+
+    def held(self, host: str) -> list[tuple[Chosen, str]]:
+        """What may not be chosen on a host, each with why: instances of live bindings, and quarantined."""
+        found = [
+            (chosen, f"binding {one.id} of claim {one.claim} has it ({one.state.value})")
+            for one in self.on(host)
+            for chosen in one.instances
+        ]
+        found += [
+            (kept.instance, f"it is quarantined: {kept.reason}")
+            for kept in self.quarantine.get(host, {}).values()
+        ]
+        return found
+
+    # ----------------------------------------------------------------------------------------- facts
+
+    def take(self, change: object, *, by: str, revision: int) -> None:  # noqa: C901 - one short arm for each
+        """Take one change, if it is about claims."""
+        match change:
+            case facts.ClaimCreated():
+                waits = bool(change.claim.provider)
+                provided = BindingState.PENDING if waits else BindingState.READY
+                self.claims[change.claim.id] = ClaimRecord(claim=change.claim, by=by, provided=provided)
+            case facts.ClaimProvided():
+                self._claim(change.claim, provided=change.state, reason=change.reason, volume=change.volume)
+            case facts.ClaimEnding():
+                self._claim(change.claim, ending=True)
+            case facts.ClaimDeleted():
+                self.claims.pop(change.claim, None)
+                for binding in list(self.of_claim.get(change.claim, ())):
+                    self._forget(binding)
+            case facts.BindingMade():
+                self._made(msgspec.structs.replace(change.binding, revision=revision))
+            case facts.BindingMoved():
+                self._moved(change, revision)
+            case facts.GangReady():
+                for member in change.members:
+                    self._moved(member, revision)
+            case facts.InstanceQuarantined():
+                kept = self.quarantine.setdefault(change.host, {})
+                kept[change.quarantine.instance.id] = change.quarantine
+            case facts.QuarantineCleared():
+                _remove(self.quarantine, change.host, change.instance)
+
+    def _claim(self, claim: str, **changes: object) -> None:
+        if (record := self.claims.get(claim)) is not None:
+            self.claims[claim] = msgspec.structs.replace(record, **changes)
+
+    def _made(self, binding: Binding) -> None:
+        self._forget(binding.id)
+        self.bindings[binding.id] = binding
+        self.of_claim.setdefault(binding.claim, {})[binding.id] = None
+        if binding.gang:
+            self.of_gang.setdefault(binding.gang, {})[binding.id] = None
+        self.of_host.setdefault(binding.host, {})[binding.id] = None
+        for chosen in binding.instances:
+            self.taken.setdefault(binding.host, {})[chosen.id] = binding.id
+        if binding.state in ENDED:
+            self._ended(binding)
+
+    def _moved(self, change: facts.BindingMoved, revision: int) -> None:
+        before = self.bindings.get(change.binding)
+        if before is None or before.state in ENDED:
+            return
+        after = self.bindings[before.id] = msgspec.structs.replace(
+            before,
+            state=change.state,
+            reason=change.reason,
+            evidence=change.evidence,
+            ports=change.ports,
+            revision=revision,
+        )
+        if change.state in ENDED:
+            self._ended(after)
+
+    def _ended(self, binding: Binding) -> None:
+        """Its instances are free, unless they are quarantined; of many that have ended few are kept."""
+        self._free(binding)
+        ended = self.ended_of.setdefault(binding.claim, {})
+        ended[binding.id] = None
+        if len(ended) > ENDED_KEPT:
+            released = (one for one in ended if self.bindings[one].state is BindingState.RELEASED)
+            self._forget(next(released, next(iter(ended))))
+
+    def _free(self, binding: Binding) -> None:
+        _remove(self.of_host, binding.host, binding.id)
+        taken = self.taken.get(binding.host, {})
+        for chosen in binding.instances:
+            if taken.get(chosen.id) == binding.id:
+                _remove(self.taken, binding.host, chosen.id)
+
+    def _forget(self, binding_id: str) -> None:
+        binding = self.bindings.pop(binding_id, None)
+        if binding is None:
+            return
+        self._free(binding)
+        _remove(self.of_claim, binding.claim, binding_id)
+        _remove(self.ended_of, binding.claim, binding_id)
+        _remove(self.of_gang, binding.gang, binding_id)
+
+
+def _copied(table: dict[str, dict[str, T]]) -> dict[str, dict[str, T]]:
+    return {key: dict(inner) for key, inner in table.items()}
+
+
+def _remove(table: dict[str, dict[str, Any]], outer: str, inner: str) -> None:
+    """Take an entry out of a table of tables, and the table with its last entry."""
+    entries = table.get(outer)
+    if entries is not None and entries.pop(inner, _remove) is not _remove and not entries:
+        del table[outer]

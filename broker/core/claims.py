@@ -1,0 +1,388 @@
+"""Claims and the nodes: orders to agents, what agents say, and what is settled when one of them was away.
+
+Orders leave once they are durable, and again until the node has taken them: a node that has one already
+changes nothing. Reports become facts, judged against everything that is on its way to the disk; the same
+report twice is none. Whoever comes back says a digest of what it has; only if it differs from what the
+broker has, everything is said, and each side learns what only the other one knew of.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from xce.broker.core import gang
+from xce.broker.core.claim_orders import ended_with, release_all
+from xce.broker.core.claim_views import NOTE, ClaimViews, unheard
+from xce.broker.core.effect import Effect, Send
+from xce.broker.core.location import Host, unpacked
+from xce.broker.core.peer import Peer
+from xce.broker.core.state import State
+from xce.model import fact as facts
+from xce.model import message as m
+from xce.model.claim import (
+    ENDED,
+    LIST,
+    PORTS,
+    TEXT,
+    Binding,
+    BindingState,
+    Chosen,
+    Quarantine,
+    after_report,
+    holdings_digest,
+)
+from xce.model.configuration import Orphans
+from xce.model.instance import Instance, Inventory
+
+AGAIN_S = 10.0
+"""An order that a node has not taken is given again so long after."""
+DECODED = 256
+"""Inventories that are kept as instances: a choice looks into one."""
+UNKNOWN = "unknown"
+_UNREADY = frozenset({BindingState.PENDING, BindingState.PREPARING})
+_decode = msgspec.msgpack.Decoder(Inventory).decode
+
+
+class Claims:
+    """Serves nodes in all that is about claims."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.views = ClaimViews(state.journal.ledger, state.supply)
+        self.orphans: dict[str, dict[str, m.BindingReport]] = {}
+        """Host to what it has and the broker does not know, as it said last."""
+        self._verified: dict[str, m.BindingReport] = {}
+        """Bindings of gangs that are ready on their nodes."""
+        self._owed: dict[str, float] = {}
+        """Bindings whose node has not taken the last order, and when it is given again."""
+        self._standing: dict[str, set[str]] = {}
+        """Host to bindings that its agent is to be told of at the end of the turn."""
+        self._late: dict[str, float] = {}
+        """Bindings that must be ready by some time."""
+        self._decoded: OrderedDict[tuple[str, str], tuple[bytes, dict[str, Instance]]] = OrderedDict()
+
+    def start(self, now: float) -> None:
+        """Take up what the ledger has. Times count anew: wall time is never compared."""
+        self.views.build()
+        for host in self.state.journal.ledger.claims.of_host:
+            for binding in self.state.journal.ledger.claims.on(host):
+                self._watch_time(binding, now)
+        for host, kept in self.state.journal.ledger.claims.quarantine.items():
+            for instance in kept:
+                self._show_quarantine(host, instance)
+
+    # ---------------------------------------------------------------------------------------- asked by orders
+
+    def settled(self, host: str) -> bool:
+        """Whether a host's agent has said which bindings it has."""
+        return self.views.settled(host)
+
+    def inventory(self, host: Host, reporter: str) -> Mapping[str, Instance]:
+        """The instances of a host's reporter, by id."""
+        body = host.bodies.get(reporter)
+        if body is None:
+            return {}
+        key = host.name, reporter
+        kept = self._decoded.get(key)
+        if kept is None or kept[0] is not body:
+            instances = {one.id: one for one in _decode(unpacked(body)).instances}
+            kept = self._decoded[key] = body, instances
+            if len(self._decoded) > DECODED:
+                self._decoded.popitem(last=False)
+        return kept[1]
+
+    # ----------------------------------------------------------------------------------------- facts
+
+    def fact(self, change: facts.Change, now: float) -> None:
+        """Show a durable change, and order what it asks of a node."""
+        match change:
+            case facts.ClaimCreated():
+                self.views.touch(change.claim.id, ())
+            case facts.ClaimProvided() | facts.ClaimEnding():
+                self.views.touch(change.claim, ())
+            case facts.ClaimDeleted():
+                self.views.touch_forgotten(change.claim)
+            case facts.BindingMade():
+                self._moved(change.binding.id, now)
+                self._watch_time(change.binding, now)
+            case facts.BindingMoved():
+                self._moved(change.binding, now)
+            case facts.GangReady():
+                for member in change.members:
+                    self._moved(member.binding, now)
+            case facts.InstanceQuarantined():
+                self._show_quarantine(change.host, change.quarantine.instance.id)
+            case facts.QuarantineCleared():
+                self._show_quarantine(change.host, change.instance)
+            case _:
+                pass
+
+    def _moved(self, binding_id: str, now: float) -> None:
+        """A binding is durably in another state: its followers and its node are told."""
+        binding = self.state.journal.ledger.claims.bindings.get(binding_id)
+        if binding is None:  # it has ended, and its claim with it
+            if (view := self.views.bindings.get(binding_id)) is not None:
+                self._standing.setdefault(view.binding.host, set()).add(binding_id)
+            return
+        self.views.touch(binding.claim, [binding_id])
+        if binding.state not in _UNREADY:
+            self._late.pop(binding_id, None)
+            self._verified.pop(binding_id, None)
+        if binding.state in ENDED:
+            self.views.touch_forgotten(binding.claim)
+            self._owed.pop(binding_id, None)
+        elif binding.state is BindingState.PENDING or binding.state is BindingState.RELEASING:
+            self._order(binding, now)
+            return
+        self._standing.setdefault(binding.host, set()).add(binding_id)
+
+    def _show_quarantine(self, host: str, instance: str) -> None:
+        kept = self.state.journal.ledger.claims.quarantine.get(host, {}).get(instance)
+        place = self.state.supply.hosts.get(host)
+        if place is not None and (kept is not None or instance in place.view.quarantined):
+            self.state.supply.set_entry(place, "quarantined", instance, kept)
+
+    # ---------------------------------------------------------------------------------------- orders
+
+    def _order(self, binding: Binding, now: float) -> None:
+        """Order a node to do what a binding needs, now and again until it has taken it."""
+        self._owed[binding.id] = now + AGAIN_S
+        host = self.state.supply.hosts.get(binding.host)
+        if host is None or host.peer is None:
+            return
+        epoch = self.state.changes.epoch
+        if binding.state is BindingState.RELEASING:
+            order: m.BindingPrepare | m.BindingRelease = m.BindingRelease(
+                epoch=epoch, op_id=binding.op_id, binding=binding.id, reason=binding.reason
+            )
+        else:
+            record = self.state.journal.ledger.claims.claims[binding.claim]
+            order = m.BindingPrepare(
+                epoch=epoch, op_id=binding.op_id, binding=binding, claim=record.claim, volume=record.volume
+            )
+        self.state.send(host.peer, order)
+
+    def second(self, now: float) -> None:
+        """Orders that were not taken, and bindings that are not ready in time."""
+        ledger = self.state.journal.ledger.claims
+        for binding_id in [one for one, due in self._owed.items() if due < now]:
+            if (binding := ledger.bindings.get(binding_id)) is None:
+                del self._owed[binding_id]
+            else:
+                self._order(binding, now)
+        late = [one for one, due in self._late.items() if due < now]
+        if late:
+            draft = self.state.journal.draft.claims
+            wanted = [draft.bindings[one] for one in late if one in draft.bindings]
+            self._persist(release_all(draft, wanted, "not ready in time"))
+            self._late |= dict.fromkeys(late, now + AGAIN_S)  # until it is durable
+
+    def _watch_time(self, binding: Binding, now: float) -> None:
+        if binding.ready_within_s and binding.state in _UNREADY:
+            self._late[binding.id] = now + binding.ready_within_s
+
+    # --------------------------------------------------------------------------------------- reports
+
+    def hello(self, host: Host, digest: str | None) -> bool:
+        """An agent has come (back) and says what it has; True: it is to say all of it."""
+        held = self.state.journal.ledger.claims.on(host.name)
+        agrees = digest == holdings_digest((one.id, one.state) for one in held)
+        self.views.settle(host.name, settled=agrees)
+        if agrees:
+            self._settle_orphans(host, {})
+        return digest is not None and not agrees
+
+    def host_changed(self, host: Host) -> None:
+        """How a host stands has changed. Of one that is not heard, nothing that it said holds any more."""
+        self.views.touch_host(host.name)
+        if unheard(host):
+            self.views.settle(host.name, settled=False)
+            for binding in self.state.journal.ledger.claims.on(host.name):
+                self._verified.pop(binding.id, None)
+
+    def news(self, peer: Peer, news: m.BindingNews, now: float) -> None:
+        """What a node says of its bindings. What cannot be recorded now, it says again."""
+        host = peer.host
+        if host is None or len(news.reports) > LIST:
+            self.state.counts["refused.bindings"] += 1
+            return
+        heard = self._standing.setdefault(host.name, set())
+        unknown: dict[str, m.BindingReport] = {}
+        for name, report in news.reports.items():
+            binding = self.state.journal.draft.claims.bindings.get(name)
+            if binding is None or binding.host != host.name:
+                unknown[name[:TEXT]] = report
+                changes = self._quarantine_unknown(host, name[:TEXT], report)
+            else:
+                changes = self._report(binding, report, host, now)
+            if not changes:
+                heard.add(name[:TEXT])
+            else:  # it is told once this is durable
+                told = [Send(peer, m.BindingStanding(bindings={name: UNKNOWN}))] if name in unknown else []
+                self._persist(changes, by=peer.title, told=told)
+        if news.full:
+            self._missing(host, news.reports, now, by=peer.title)
+            self._settle_orphans(host, unknown)
+            self.views.settle(host.name, settled=True)
+        elif unknown:
+            self._settle_orphans(host, {**self.orphans.get(host.name, {}), **unknown})
+
+    def _report(
+        self, binding: Binding, report: m.BindingReport, host: Host, now: float
+    ) -> list[facts.Change]:
+        """The facts that one report gives; none, when it is no news."""
+        draft = self.state.journal.draft.claims
+        if binding.state in ENDED:
+            if report.state not in ENDED:
+                self._take_back(host, binding.id, binding.op_id, "the broker has no use for it any more")
+            return self._dirty(binding, report, host)
+        self.views.said[binding.id] = report
+        self.views.touch(binding.claim, [binding.id])
+        if report.state in _UNREADY and binding.state is BindingState.RELEASING:
+            self._order(binding, now)  # it has not heard of the release
+            return []
+        if report.state is not BindingState.PENDING:
+            self._owed.pop(binding.id, None)
+        following = after_report(binding.state, report.state)
+        if binding.gang and binding.state in _UNREADY and following is BindingState.READY:
+            self._verified[binding.id] = msgspec.structs.replace(
+                report,
+                reason=report.reason[:NOTE],
+                evidence=report.evidence[:TEXT],
+                ports=self._ports(binding, report),
+            )
+            ready = gang.ready(draft, binding, self._verified)
+            if ready or binding.state is BindingState.PREPARING:
+                return list(ready)
+            following = BindingState.PREPARING
+        else:
+            self._verified.pop(binding.id, None)
+        if following is binding.state:
+            return []
+        return [*self._step(binding, following, report), *self._dirty(binding, report, host)]
+
+    def _step(self, binding: Binding, following: BindingState, report: m.BindingReport) -> list[facts.Change]:
+        """A binding's next state, and what follows for its gang and its claim."""
+        draft = self.state.journal.draft.claims
+        ready = following is BindingState.READY
+        releasing = following is BindingState.RELEASING
+        reason = report.reason[:NOTE] or (binding.reason if following is BindingState.RELEASED else "")
+        moved = facts.BindingMoved(
+            binding=binding.id,
+            state=following,
+            reason=reason,
+            evidence=report.evidence[:TEXT] if ready else binding.evidence if releasing else "",
+            ports=self._ports(binding, report) if ready else binding.ports if releasing else {},
+        )
+        changes: list[facts.Change] = [moved]
+        if (following in ENDED or releasing) and binding.state is not BindingState.RELEASING:
+            changes += gang.fallen(draft, binding, reason or following.value)
+        if following in ENDED:
+            changes += ended_with(draft, binding.claim, without=[binding.id])
+        return changes
+
+    def _ports(self, binding: Binding, report: m.BindingReport) -> dict[str, list[int]]:
+        """The picked ports that the claim asks for."""
+        asked = self.state.journal.draft.claims.claims[binding.claim].claim.ask.ports
+        return {one.name: report.ports[one.name][:PORTS] for one in asked if one.name in report.ports}
+
+    def _dirty(self, binding: Binding, report: m.BindingReport, host: Host) -> list[facts.Change]:
+        """Instances that a node has given back in a state in which nobody may use them."""
+        if report.state not in ENDED or not report.quarantine:
+            return []
+        kept = self.state.journal.draft.claims.quarantine.get(host.name, {})
+        return [
+            self._kept(host, chosen, report.quarantine[chosen.id], f"agent:{host.name}", binding.id)
+            for chosen in binding.instances
+            if chosen.id in report.quarantine and chosen.id not in kept
+        ]
+
+    def _kept(self, host: Host, chosen: Chosen, why: str, by: str, binding: str) -> facts.InstanceQuarantined:
+        return facts.InstanceQuarantined(
+            host=host.name,
+            quarantine=Quarantine(
+                instance=chosen, reason=why[:NOTE], by=by, binding=binding, since=self.state.wall()
+            ),
+        )
+
+    def _missing(self, host: Host, reports: Mapping[str, m.BindingReport], now: float, *, by: str) -> None:
+        """Bindings that the broker has and the node does not: it is told again, and nothing is ready that
+        is not there.
+        """
+        for binding in self.state.journal.draft.claims.on(host.name):
+            if binding.id in reports:
+                continue
+            if binding.state is BindingState.READY:
+                gone = m.BindingReport(
+                    state=BindingState.PREPARING, reason="its node has nothing of it any more"
+                )
+                self._persist(self._step(binding, BindingState.PREPARING, gone), by=by)
+            if (known := self.state.journal.ledger.claims.bindings.get(binding.id)) is not None:
+                self._order(known, now)
+
+    # --------------------------------------------------------------------------------------- orphans
+
+    def _quarantine_unknown(self, host: Host, name: str, report: m.BindingReport) -> list[facts.Change]:
+        """What a node has bound and the broker does not know is not free; and free again when it has gone."""
+        kept = self.state.journal.draft.claims.quarantine.get(host.name, {})
+        if report.state in ENDED:
+            return [
+                facts.QuarantineCleared(
+                    host=host.name, instance=one.instance.id, reason="its node released it"
+                )
+                for one in kept.values()
+                if one.binding == name and not one.by
+            ]
+        if self.state.config.orphans is Orphans.CLEAN:
+            self._take_back(host, name, "", "the broker does not know it")
+        why = f"the node has it bound by {name}, which the broker does not know"
+        return [self._kept(host, one, why, "", name) for one in report.instances if one.id not in kept]
+
+    def _take_back(self, host: Host, binding: str, op_id: str, reason: str) -> None:
+        if host.peer is not None:
+            epoch = self.state.changes.epoch
+            order = m.BindingRelease(epoch=epoch, op_id=op_id, binding=binding, reason=reason)
+            self.state.send(host.peer, order)
+
+    def _settle_orphans(self, host: Host, found: dict[str, m.BindingReport]) -> None:
+        """Keep what only a host knows of, and tell the log of the begin and the end of it."""
+        left = {name: report for name, report in found.items() if report.state not in ENDED}
+        before = self.orphans.get(host.name, {})
+        if left:
+            self.orphans[host.name] = left
+        else:
+            self.orphans.pop(host.name, None)
+        if left.keys() - before.keys():
+            names = ", ".join(sorted(left)[:8])
+            self.state.note(f"host {host.name} has bindings that nobody knows: {names}", fault=True)
+        elif before and not left:
+            self.state.note(f"host {host.name} has no unknown bindings any more", fault=False)
+
+    def troubles(self) -> list[str]:
+        """What needs an admin, in words."""
+        return [
+            f"host {host} has bindings that the broker does not know: {', '.join(sorted(found)[:8])}"
+            for host, found in list(self.orphans.items())[:16]
+        ]
+
+    # ------------------------------------------------------------------------------------------ ends
+
+    def turn(self) -> None:
+        """Tell agents what has become durable of what they said."""
+        told, self._standing = self._standing, {}
+        for name, bindings in told.items():
+            host = self.state.supply.hosts.get(name)
+            if host is None or host.peer is None:
+                continue
+            known = self.state.journal.ledger.claims.bindings
+            states = {
+                one: known[one].state.value if one in known and known[one].host == name else UNKNOWN
+                for one in sorted(bindings)
+            }
+            self.state.send(host.peer, m.BindingStanding(bindings=states))
+
+    def _persist(self, changes: Sequence[facts.Change], *, by: str = "", told: Sequence[Effect] = ()) -> None:
+        if changes and not self.state.journal.fault:
+            persist = self.state.journal.persist(changes, by=by, done=lambda _revision: list(told))
+            self.state.out.append(persist)

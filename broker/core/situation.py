@@ -1,0 +1,64 @@
+"""What an order is judged against, and how it is refused: shared by `orders.py` and `claim_orders.py`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from xce.broker.core.ledger import Ledger
+from xce.broker.core.location import Host
+from xce.model.instance import Instance
+from xce.model.resource import ResourceType
+from xce.model.role import Role
+from xce.model.site import Site
+
+REASON = 1024
+"""Characters of a reason."""
+
+
+class Refusal(Exception):
+    """An order is refused; the parts of `Failed`."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.hint = code, message, hint
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who gives an order."""
+
+    role: Role
+    name: str
+
+    @property
+    def title(self) -> str:
+        """`ROLE:NAME`."""
+        return f"{self.role.value}:{self.name}"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an order is judged against."""
+
+    ledger: Ledger
+    site: Site
+    types: Mapping[str, ResourceType]
+    present: Mapping[str, object]
+    """Keys of all locations in the map."""
+    own_key: str
+    """The broker's own public key."""
+    wall: str
+    """Wall time, for showing."""
+    hosts: Mapping[str, Host]
+    settled: Callable[[str], bool]
+    """Whether a host's agent has said which bindings it has, on the connection that it has now."""
+    inventory: Callable[[Host, str], Mapping[str, Instance]]
+    """The instances of a host's reporter, by id."""
+    epoch: int
+
+
+def check_reason(reason: str, what: str) -> None:
+    """Raise `Refusal` for a reason that people could not read."""
+    if not reason.strip():
+        raise Refusal("invalid", f"cannot {what}: give a reason, people will read it")
+    if len(reason) > REASON or not reason.isprintable():
+        raise Refusal("invalid", f"cannot {what}: the reason must be one printable line of at most {REASON}")
