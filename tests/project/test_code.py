@@ -29,7 +29,7 @@ NEVER = {
     "exec": "code in data",
 }
 LIBRARIES = {
-    "agent": {"msgspec", "prctl", "prometheus_client", "psutil", "rich", "systemd"},
+    "agent": {"msgspec", "prctl", "prometheus_client", "psutil", "pyroute2", "rich", "systemd"},
     "broker": {"msgspec", "prometheus_client", "rich", "systemd"},
     "csi_node_helper": {"msgspec"},
     "linux": {"prctl"},

@@ -12,7 +12,7 @@ def read(folder: Folder, name: str, mask_name: str) -> str | None:
     if mask is None:
         return None
     bits = folder.parsed(mask_name, mask.replace(",", ""), 16)
-    return None if bits is None else _ranges(bits)
+    return None if bits is None else ranges(bits)
 
 
 def cpus(text: str) -> frozenset[int]:
@@ -25,7 +25,8 @@ def cpus(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def _ranges(bits: int) -> str:
+def ranges(bits: int) -> str:
+    """A mask as a list."""
     parts, cpu = [], 0
     while bits >> cpu:
         if bits >> cpu & 1:
