@@ -23,7 +23,7 @@ class System(msgspec.Struct, frozen=True):
 
     driver_version: str | None = None
     cuda_version: str | None = None
-    attached_gpus: str | None = None
+    attached_gpus: str | int | None = None
 
 
 class Memory(msgspec.Struct, frozen=True):

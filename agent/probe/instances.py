@@ -1,0 +1,84 @@
+"""From facts to instances: what a machine offers, what it has and does not offer, and what could not be seen.
+
+Pure. Every device is one instance, however many witnesses it has (PCI, the vendor's library, KFD). What is
+unknown is absent and never guessed. Displays and management chips are none. Parents come before their parts.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from xce.agent.probe import amd, classify, facts, nics, nvidia
+from xce.agent.probe.topology import Topology
+from xce.agent.probe.units import Unit
+from xce.agent.probe.verdict import Verdict
+from xce.model.instance import Instance
+
+NVIDIA_ID, AMD_ID = 0x10DE, 0x1002
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one reading of a machine came to."""
+
+    instances: tuple[Instance, ...]
+    """Each with its health as this reading alone shows it."""
+    verdicts: dict[str, Verdict]
+    """By id, of whatever has a health of its own: what the agent's memory of faults is fed with."""
+    complete: bool
+    """Whether what is missing is known to be gone."""
+    partial: tuple[str, ...] = ()
+    """Instances whose parts could not be read."""
+    blind: dict[str, str] = {}
+    """Sources that said nothing although there is hardware of theirs, with the reason."""
+
+
+def found(machine: facts.Machine, topology: Topology) -> Findings:
+    """All instances of a machine."""
+    units = list(_units(machine, topology))
+    partial = tuple(_id(gpu) for gpu in _library(machine).gpus if gpu.mig.error)
+    blind = _blind(machine, units)
+    return Findings(
+        instances=tuple(unit.instance() for unit in units),
+        verdicts={unit.id: unit.verdict for unit in units if unit.kind not in ("mig", "gpu-partition")},
+        complete=not (partial or blind or machine.faults),
+        partial=partial,
+        blind=blind,
+    )
+
+
+def _units(machine: facts.Machine, topology: Topology) -> Iterator[Unit]:
+    kinds = classify.kinds(machine)
+    gpus = [pci for pci in machine.pci if kinds[pci.address] == classify.GPU]
+    nvidias = [pci.address for pci in gpus if _is_nvidia(pci, machine)]
+    amds = [pci.address for pci in gpus if pci.vendor == AMD_ID]
+    rest = [pci.address for pci in gpus if pci.address not in {*nvidias, *amds}]
+    accelerators = [pci.address for pci in machine.pci if kinds[pci.address] == classify.ACCELERATOR]
+    yield from nvidia.found(machine, nvidias, topology)
+    yield from amd.found(machine, amds, topology)
+    yield from amd.others(machine, rest, "gpu", topology)
+    yield from amd.others(machine, accelerators, "accelerator", topology)
+    yield from nics.found(machine, kinds, topology)
+
+
+def _is_nvidia(pci: facts.Pci, machine: facts.Machine) -> bool:
+    """By its vendor; where that was not read, by who holds it."""
+    if pci.vendor is not None:
+        return pci.vendor == NVIDIA_ID
+    held = {*machine.nvidia_proc, *(gpu.pci for gpu in _library(machine).gpus)}
+    return pci.driver == "nvidia" or pci.address in held
+
+
+def _library(machine: facts.Machine) -> facts.Nvidia:
+    return machine.nvidia or facts.Nvidia()
+
+
+def _id(gpu: facts.NvidiaGpu) -> str:
+    return gpu.uuid or f"pci:{gpu.pci}"
+
+
+def _blind(machine: facts.Machine, units: list[Unit]) -> dict[str, str]:
+    if not any(unit.attributes.get("vendor") == "nvidia" for unit in units):
+        return {}
+    if machine.nvidia is None:
+        return {"nvidia": "the NVIDIA library was not asked"}
+    return {"nvidia": machine.nvidia.error} if machine.nvidia.error else {}
