@@ -74,6 +74,8 @@ def offer(gpu: facts.NvidiaGpu) -> Offer:
     notes: tuple[str, ...] = ()
     if mig.pending is not None and mig.current is not None and mig.pending != mig.current:
         notes = (f"MIG is to be {'on' if mig.pending else 'off'} after a GPU reset",)
+    if mig.current is None and mig.error:
+        return Offer(whole=False, reason=f"MIG mode unknown: {mig.error}", notes=notes)
     if not mig.current:  # False, or None: it has no MIG at all
         return Offer(whole=True, sharing=sharing(gpu), notes=notes)
     capacity = _capacity(mig)

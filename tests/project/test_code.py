@@ -29,7 +29,7 @@ NEVER = {
     "exec": "code in data",
 }
 LIBRARIES = {
-    "agent": {"msgspec", "prctl", "prometheus_client", "psutil", "pyroute2", "rich", "systemd"},
+    "agent": {"msgspec", "prctl", "prometheus_client", "psutil", "pynvml", "pyroute2", "rich", "systemd"},
     "broker": {"msgspec", "prometheus_client", "rich", "systemd"},
     "csi_node_helper": {"msgspec"},
     "linux": {"prctl"},
@@ -112,7 +112,13 @@ def test_a_room_imports_only_the_libraries_that_it_may(path: Path) -> None:
 
 
 def test_all_libraries_of_the_rooms_are_declared_dependencies() -> None:
-    names = {"prctl": "python-prctl", "systemd": "systemd-python", "yaml": "pyyaml", "zmq": "pyzmq"}
+    names = {
+        "prctl": "python-prctl",
+        "pynvml": "nvidia-ml-py",
+        "systemd": "systemd-python",
+        "yaml": "pyyaml",
+        "zmq": "pyzmq",
+    }
     wanted = {names.get(name, name.replace("_", "-")) for room in LIBRARIES.values() for name in room}
     declared = {dependency.partition(">")[0] for dependency in tree.pyproject()["project"]["dependencies"]}
     assert wanted == declared

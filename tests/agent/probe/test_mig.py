@@ -52,6 +52,12 @@ def test_slices_that_could_not_be_read_are_not_no_slices() -> None:
     assert offer.reason == "MIG on, instances unknown: GetMigDeviceHandleByIndex: Unknown Error (999)"
 
 
+def test_a_gpu_whose_mig_mode_could_not_be_read_is_not_offered_whole() -> None:
+    offer = mig.offer(gpu(error="MigMode: Unknown Error (999)"))
+    assert not offer.whole
+    assert offer.reason == "MIG mode unknown: MigMode: Unknown Error (999)"
+
+
 def test_a_slice_consumes_the_memory_slices_of_its_placement_whatever_its_ids_say() -> None:
     offer = mig.offer(gpu(current=True, slices=(piece("MIG-a", (4, 4), gi=1), piece("MIG-b", (0, 4), gi=2))))
     assert offer.slices[0].consumes == {f"memory-slice-{at}": 1 for at in (4, 5, 6, 7)}
