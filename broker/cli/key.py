@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pwd
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from xce.model.role import Role
 from xce.wire import keys
 
 SUMMARY = COMMANDS["key"]
+SERVICE_USER = "xce-broker"
+"""Whom the shipped unit runs the broker as."""
 ABOUT = """
 Every peer that comes by TCP has a key pair (CURVE), and every key has a role:
 
@@ -112,12 +115,7 @@ def _new(options: argparse.Namespace) -> int:
             raise UsageError(f"cannot write {path}: it exists already", "move it away to make a new key")
     if is_broker and not options.directory:
         _make_keys_directory()
-    keys.save(pair, secret)
-    try:
-        keys.save(keys.KeyPair(pair.name, pair.role, pair.public, hosts=pair.hosts), public)
-    except keys.KeyFileError:
-        secret.unlink()
-        raise
+    _save(pair, secret, public)
     for path, what in ((secret, "secret: for the peer alone"), (public, "public")):
         print(f"{path}  mode {stat.S_IMODE(path.stat().st_mode):04o}  {what}")
     return GOOD
@@ -132,6 +130,28 @@ def _make_keys_directory() -> None:
             raise UsageError(
                 f"cannot make {directory}: {error.strerror}", "run as root, or give --directory"
             ) from error
+
+
+def _save(pair: keys.KeyPair, secret: Path, public: Path) -> None:
+    """Write both files, or none."""
+    keys.save(pair, secret)
+    try:
+        keys.save(keys.KeyPair(pair.name, pair.role, pair.public, hosts=pair.hosts), public)
+    except keys.KeyFileError:
+        secret.unlink()
+        raise
+    if pair.role == "broker":
+        _give_to_service(secret)
+
+
+def _give_to_service(secret: Path) -> None:
+    """The packaged broker has a user of its own: root makes its key, and it must be able to read it."""
+    try:
+        user = pwd.getpwnam(SERVICE_USER)
+    except KeyError:
+        return
+    if os.geteuid() == 0:
+        os.chown(secret, user.pw_uid, user.pw_gid, follow_symlinks=False)
 
 
 def _add(options: argparse.Namespace) -> int:

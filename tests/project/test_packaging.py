@@ -47,12 +47,14 @@ def test_programs_stay_executable_in_the_wheel(wheel: zipfile.ZipFile) -> None:
 
 
 def test_the_pinned_versions_satisfy_the_declared_dependencies() -> None:
-    text = Path(tree.ROOT / "requirements-dev.txt").read_text()
+    text = "".join(
+        Path(tree.ROOT / name).read_text() for name in ("requirements.txt", "requirements-dev.txt")
+    )
     pins = dict(line.split("==") for line in text.splitlines() if "==" in line)
     project = tree.pyproject()["project"]
     for dependency in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
         name, _, least = dependency.partition(">=")
-        assert name in pins, f"{name} is not pinned in requirements-dev.txt"
+        assert name in pins, f"{name} is not pinned in requirements*.txt"
         assert _version(pins[name]) >= _version(least or "0")
 
 

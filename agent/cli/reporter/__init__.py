@@ -10,4 +10,4 @@ COMMANDS = ("list", "test", "lint", "explain", "reset", "record")
 
 def run(argv: Sequence[str]) -> int:
     """Run one of its commands."""
-    return dispatch("xce-agent reporter", __name__, COMMANDS, list(argv))
+    return dispatch("xce-agent reporter", __name__, COMMANDS, [*argv])  # `list` is a module of ours here

@@ -1,0 +1,41 @@
+# Completion of xce-agent, xce-broker and xce-reporter. Generated: python docs/generate.py man
+_xce() {
+    local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} words
+    case $program/${COMP_WORDS[1]-} in
+        xce-agent/run) words='--config' ;;
+        xce-agent/status) words='--json --watch --socket --config' ;;
+        xce-agent/reporter) words='list test lint explain reset record --help --json --socket --config --runs --for --external' ;;
+        xce-agent/explain) words='--json --socket --config' ;;
+        xce-agent/doctor) words='--json --config' ;;
+        xce-agent/removal) words='--config' ;;
+        xce-reporter/run) words='--config' ;;
+        xce-reporter/status) words='--json --watch --socket --config' ;;
+        xce-reporter/replay) words='--speed --loop --help' ;;
+        xce-reporter/simulate) words='--once --help' ;;
+        xce-reporter/fleet) words='--broker --key --broker-key --prefix --first --interval --seed' ;;
+        xce-broker/run) words='--config --start-empty --help' ;;
+        xce-broker/status) words='--broker --key --broker-key --timeout --peers --json --help' ;;
+        xce-broker/hosts) words='--broker --key --broker-key --timeout --state --problems --json --help' ;;
+        xce-broker/host) words='add admit release --help --group --join-within --reason --broker --key --broker-key --timeout --instance --template' ;;
+        xce-broker/drain) words='--broker --key --broker-key --timeout --reason --end --json --help' ;;
+        xce-broker/hold) words='--broker --key --broker-key --timeout --reason --label --end --owner --json --help' ;;
+        xce-broker/supply) words='--broker --key --broker-key --timeout --host --location --presence --problems --json --help' ;;
+        xce-broker/types) words='--broker --key --broker-key --timeout --json --help' ;;
+        xce-broker/pools) words='--broker --key --broker-key --timeout --json --help' ;;
+        xce-broker/pool) words='set --help --base --borrowed --broker --key --broker-key --timeout --op-id' ;;
+        xce-broker/watch) words='--broker --key --broker-key --timeout --location --count --seconds --json --help' ;;
+        xce-broker/snapshot) words='--broker --key --broker-key --timeout --inventories --json --help' ;;
+        xce-broker/key) words='new add revoke list --hosts --help --role --offline --reason --directory --broker --key --broker-key --timeout --json' ;;
+        *) words='' ;;
+    esac
+    if ((COMP_CWORD == 1)); then
+        case $program in
+            xce-agent) words='run status reporter explain doctor removal --help' ;;
+            xce-reporter) words='run status replay simulate fleet --help' ;;
+            xce-broker) words='run status hosts host drain hold supply types pools pool watch snapshot key --help' ;;
+        esac
+    fi
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
+    ((${#COMPREPLY[@]})) || mapfile -t COMPREPLY < <(compgen -f -- "$word")
+}
+complete -F _xce xce-agent xce-reporter xce-broker

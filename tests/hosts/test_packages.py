@@ -1,0 +1,198 @@
+"""The packages on a real systemd host: installed, started, upgraded, crashed, taken back and removed."""
+
+import time
+
+import pytest
+
+from tests.hosts.box import Host
+from tests.hosts.conftest import NEXT
+
+pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
+
+RPM = ("rpm", "--dbpath", "/var/lib/rpm")
+
+
+def rpm(host: Host, *arguments: str) -> str:
+    """rpm as an admin would call it; the shell finds the files."""
+    return host.must("sh", "-c", " ".join([*RPM, *arguments]))
+
+
+def install(host: Host) -> None:
+    rpm(host, "-i", "--nodeps", "/packages/*.rpm")
+
+
+def serve(host: Host) -> None:
+    """A broker and an agent of one host, by the commands of the guide."""
+    host.must("xce-broker", "key", "new", "broker")
+    host.write("/etc/xce/hosts.yaml", f"hosts:\n  - name: {host.name}\n")
+    host.must("systemctl", "start", "xce-broker")
+    host.must("sh", "-c", f"cd /root && xce-broker key new {host.name} --role agent --hosts {host.name}")
+    host.must("install", "-m", "600", f"/root/{host.name}.key", "/etc/xce/keys/agent.key")
+    host.must("xce-broker", "key", "add", f"/root/{host.name}.pub")
+    host.must("sed", "-i", "s|^broker: .*|broker: tcp://127.0.0.1:7400|", "/etc/xce/agent.yaml")
+    host.must("systemctl", "start", "xce-agent")
+    available(host)
+
+
+def available(host: Host) -> None:
+    host.until(lambda: host.run("xce-agent", "status").returncode == 0, "to be available", within_s=30)
+
+
+def job_of(host: Host) -> int:
+    """A process in a group of its own where jobs live."""
+    script = (
+        "g=/sys/fs/cgroup/xce.slice/xce-jobs.service/job1; mkdir -p $g; "
+        "(echo 0 >$g/cgroup.procs; exec sleep 600 </dev/null >/dev/null 2>&1) & "
+        "until grep -q . $g/cgroup.procs; do sleep 0.01; done; cat $g/cgroup.procs"
+    )
+    return int(host.must("sh", "-c", script).split()[0])
+
+
+def alive(host: Host, pid: int) -> bool:
+    return host.run("kill", "-0", str(pid)).returncode == 0
+
+
+def test_a_fresh_host_is_served_after_install_and_key(host: Host) -> None:
+    install(host)
+    enabled = host.must("systemctl", "is-enabled", "xce-agent", "xce-broker", "xce-jobs").split()
+    assert enabled == ["enabled"] * 3
+    # Without a key nothing runs, nothing fails, and the reason is to be read.
+    host.must("systemctl", "start", "xce-agent")
+    assert host.unit("xce-agent", "ActiveState", "ConditionResult") == {
+        "ActiveState": "inactive",
+        "ConditionResult": "no",
+    }
+    serve(host)
+    assert "available" in host.must("xce-broker", "hosts")
+    status = host.unit("xce-agent", "StatusText", "NRestarts", "Type")
+    assert status["StatusText"].startswith("synced, host available")
+    assert (status["NRestarts"], status["Type"]) == ("0", "notify")
+    assert host.unit("xce-broker", "User", "NRestarts") == {"User": "xce-broker", "NRestarts": "0"}
+    assert "Traceback" not in host.journal("xce-*")
+    # Only what was changed by hand differs from what was installed.
+    changed = host.run(*RPM, "-V", "--nodeps", "xce-libs", "xce-agent", "xce-broker").stdout.split("\n")
+    assert {line.split()[-1] for line in changed if line} == {"/etc/xce/agent.yaml", "/etc/xce/hosts.yaml"}
+
+
+def test_an_upgrade_keeps_what_the_admin_wrote_and_runs_the_new_version(host: Host) -> None:
+    """C-PKG-01: the edited file is active byte for byte, the new default lies beside it."""
+    install(host)
+    serve(host)
+    host.write("/etc/xce/reporters.d/one", "#!/bin/sh\necho '{\"one_free\": 1}'\n", mode="0755")
+    host.write("/etc/xce/reporters.d/one.yaml", "types: [{name: one_free, kind: numeric}]\n")
+    before = host.read("/etc/xce/agent.yaml")
+    pids = {unit: host.unit(unit, "MainPID")["MainPID"] for unit in ("xce-agent", "xce-jobs")}
+    rpm(host, "-U", "--nodeps", "/packages/next/*.rpm")
+    assert host.read("/etc/xce/agent.yaml") == before
+    assert "novelty" in host.read("/etc/xce/agent.yaml.rpmnew")
+    assert host.must("cat", "/etc/xce/reporters.d/one").startswith("#!/bin/sh")
+    available(host)
+    assert NEXT in host.must("xce-agent", "status")
+    after = host.unit("xce-agent", "MainPID", "NRestarts", "UnitFileState")
+    assert after["MainPID"] != pids["xce-agent"]
+    assert (after["NRestarts"], after["UnitFileState"]) == ("0", "enabled")
+    assert host.unit("xce-jobs", "MainPID")["MainPID"] == pids["xce-jobs"]
+    starts = host.journal("xce-agent").count(" runs, pid ")
+    assert starts == 2, "restarted once"
+
+
+def test_jobs_outlive_restart_upgrade_and_downgrade_of_the_agent(host: Host) -> None:
+    """C-PKG-02: the same pid afterwards, outside the unit's own group."""
+    install(host)
+    serve(host)
+    pid = job_of(host)
+    host.must("systemctl", "restart", "xce-agent")
+    assert alive(host, pid)
+    rpm(host, "-U", "--nodeps", "/packages/next/*.rpm")
+    rpm(host, "-U", "--nodeps", "--oldpackage", "/packages/*.rpm")
+    available(host)
+    assert alive(host, pid)
+    host.must("systemctl", "stop", "xce-agent")
+    assert alive(host, pid)
+    assert "xce-jobs.service/job1" in host.read(f"/proc/{pid}/cgroup")
+    refused = host.run("systemctl", "stop", "xce-jobs")
+    assert refused.returncode != 0, "the holder of jobs is not stopped by hand"
+    assert alive(host, pid)
+
+
+def test_a_host_that_lost_power_comes_back_by_itself(host: Host) -> None:
+    install(host)
+    serve(host)
+    machine = host.read("/etc/machine-id")
+    host.crash()
+    host.boot()
+    assert host.read("/etc/machine-id") == machine
+    available(host)
+    assert host.must("xce-broker", "hosts", "--json").count('"available"') == 1
+
+
+def test_an_agent_that_hangs_is_ended_and_started_again(host: Host) -> None:
+    install(host)
+    host.must("mkdir", "-p", "/etc/systemd/system/xce-agent.service.d")
+    host.write(
+        "/etc/systemd/system/xce-agent.service.d/test.conf", "[Service]\nWatchdogSec=1\nRestartSec=0\n"
+    )
+    host.must("systemctl", "daemon-reload")
+    serve(host)
+    time.sleep(2.5)
+    assert host.unit("xce-agent", "NRestarts")["NRestarts"] == "0", "a good one is left alone"
+    host.must("kill", "-STOP", host.unit("xce-agent", "MainPID")["MainPID"])
+    host.until(lambda: host.unit("xce-agent", "NRestarts")["NRestarts"] == "1", "to be restarted")
+    available(host)
+    assert "Watchdog timeout" in host.journal("xce-agent")
+
+
+def test_one_that_cannot_start_says_why_and_is_not_tried_for_ever(host: Host) -> None:
+    """C-PKG-05: one clear line, and a limit."""
+    install(host)
+    serve(host)
+    host.must("systemctl", "stop", "xce-agent")
+    host.must("mv", "/usr/lib/xce/site/msgspec", "/usr/lib/xce/site/msgspec.gone")
+    host.run("systemctl", "start", "xce-agent")
+    host.until(
+        lambda: host.unit("xce-agent", "ActiveState")["ActiveState"] == "failed", "to give up", within_s=40
+    )
+    assert "No module named 'msgspec'" in host.journal("xce-agent")
+
+
+def test_the_packages_demand_the_minor_version_of_python_that_they_were_built_for(host: Host) -> None:
+    requires = rpm(host, "-qpR", "/packages/xce-libs*.rpm")
+    assert "python3.11" in requires.split()
+    provided = rpm(host, "-qp", "--provides", "/packages/xce-libs*.rpm").split("\n")
+    assert {line.split(" ")[0].split("(")[0] for line in provided if line} == {"xce-libs"}
+    assert "rpath" not in rpm(host, "-qpl", "/packages/xce-libs*.rpm")
+
+
+def test_no_option_of_the_agents_unit_hides_its_mounts(host: Host) -> None:
+    """C-PKG-04: the agent lives in the mount namespace of PID 1."""
+    install(host)
+    serve(host)
+    pid = host.unit("xce-agent", "MainPID")["MainPID"]
+    assert host.must("readlink", f"/proc/{pid}/ns/mnt") == host.must("readlink", "/proc/1/ns/mnt")
+
+
+def test_a_removal_leaves_the_admins_files_and_takes_the_units(host: Host) -> None:
+    install(host)
+    serve(host)
+    host.write("/etc/xce/reporters.d/one", "#!/bin/sh\n", mode="0755")
+    rpm(host, "-e", "--nodeps", "xce-agent", "xce-broker", "xce-libs")
+    assert host.run("systemctl", "is-active", "xce-agent").stdout.strip() == "inactive"
+    assert "broker: tcp://127.0.0.1:7400" in host.read("/etc/xce/agent.yaml.rpmsave")
+    assert host.read("/etc/xce/reporters.d/one") == "#!/bin/sh\n"
+    assert host.run("systemctl", "cat", "xce-agent").returncode != 0
+
+
+def test_a_removal_is_refused_while_a_job_runs_and_forced_by_the_documented_switch(host: Host) -> None:
+    install(host)
+    serve(host)
+    pid = job_of(host)
+    refused = host.run("sh", "-c", " ".join([*RPM, "-e", "--nodeps", "xce-agent"]))
+    assert refused.returncode != 0
+    assert f"job job1 runs: 1 processes, the first is {pid}" in refused.stderr
+    assert host.run("xce-agent", "status").returncode == 0, "nothing has been stopped"
+    host.must("mkdir", "-p", "/run/xce/somewhere")
+    host.must("mount", "-t", "tmpfs", "kept", "/run/xce/somewhere")
+    host.must("touch", "/run/xce/somewhere/data")
+    host.must("env", "XCE_FORCE_REMOVAL=1", *RPM, "-e", "--nodeps", "xce-agent")
+    assert alive(host, pid)
+    assert host.run("test", "-e", "/run/xce/somewhere/data").returncode == 0
