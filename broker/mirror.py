@@ -143,6 +143,8 @@ def changed_view(view: LocationView | None, change: LocationChange) -> LocationV
         if change.source is None or change.state is None:
             raise OutOfStep("a change of a location that is not there")
         view = LocationView(source=change.source, state=change.state)
+    if _values_only(change):
+        return msgspec.structs.replace(view, values=merged(view.values, change.values))
     return LocationView(
         source=_or(change.source, view.source),
         state=_or(change.state, view.state),
@@ -167,6 +169,22 @@ def _replace(views: dict[str, V], changes: Mapping[str, V | None]) -> None:
             views[key] = view
 
 
+def _values_only(change: LocationChange) -> bool:
+    """Whether nothing but readings has changed: so it is with nearly all changes."""
+    return (
+        change.state is None
+        and change.source is None
+        and change.conditions is None
+        and change.holds is None
+        and change.groups is None
+        and change.about is None
+        and not change.reporters
+        and not change.inventories
+        and not change.amounts
+        and not change.quarantined
+    )
+
+
 def _or(new: V | None, old: V) -> V:
     return old if new is None else new
 
@@ -175,10 +193,8 @@ def merged(old: dict[str, V], changes: Mapping[str, V | None]) -> dict[str, V]:
     """`old` with the changes applied; a change to None removes the key."""
     if not changes:
         return old
-    new = dict(old)
+    new: dict[str, V] = {**old, **changes}  # type: ignore[dict-item] # where it is None, it goes
     for key, value in changes.items():
         if value is None:
-            new.pop(key, None)
-        else:
-            new[key] = value
+            del new[key]
     return new

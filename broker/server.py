@@ -3,13 +3,15 @@
 A turn takes in what is there (at most 512 messages), lets the core publish once, hands all facts of the turn
 to the store as one batch, and sleeps until something comes. When messages come thick, it rests a few
 milliseconds between turns without looking at them: each wake-up costs more than a message does. Answers of
-the store end a rest.
+the store end a rest. When they come so thick that a turn's work is rest enough, it does not rest: a sender
+that waits for what it sent to be seen would wait for nothing.
 
 An exception out of the core is a bug. It costs the message that caused it, is counted and told, and ends
 nothing.
 """
 
 import gc
+import select
 import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -26,13 +28,13 @@ from xce.broker.logs import log
 from xce.broker.store import Batch, Store, StoreError
 from xce.model.message import Done
 from xce.wire import codec
-from xce.wire.poll import Poll
+from xce.wire.codec import PlainReport
 from xce.wire.router import TURN, Router, Sent, Stranger
 from xce.wire.zap import Authenticator
 
 REST_MS = 3
-BUSY_PER_S = 200
-"""Messages per second from which the loop rests between turns."""
+BUSY_PER_S, CROWDED_PER_S = 200, 30_000
+"""Messages per second between which the loop rests between turns."""
 PACE_S = 0.05
 """Over which the rate is measured."""
 CUT_AFTER_S = 0.5
@@ -90,11 +92,10 @@ class Server:
         """Make the start durable before anybody is served; raises `StoreError`."""
         self.perform(effects)
         deadline = self.clock() + START_S
-        poll = Poll()
-        poll.add(self.store.fileno())
+        poll = _poll(self.store.fileno())
         while len(self.broker.state.journal):
             self._submit()
-            poll.wait(100)
+            poll.poll(100)
             self._stored()
             if self._fault or self.clock() > deadline:
                 raise StoreError(self._fault or f"the disk did not answer within {START_S:g} s")
@@ -123,16 +124,16 @@ class Server:
         """Serve until a signal says stop."""
         router, zap = self.router, self.zap
         assert router is not None, "internal error: run before listen"
-        everything, resting = Poll(), Poll()
-        for poll in (everything, resting):
-            poll.add(self.store.fileno())
-            poll.add(chores.fileno())
-            poll.add(router.monitor)
-            if zap is not None:
-                poll.add(zap.socket)
-        everything.add(router.socket)
+        store, signals = self.store.fileno(), chores.fileno()
+        attended = {router.monitor_fileno(), *([zap.fileno()] if zap else [])}
+        resting, everything = (
+            _poll(store, signals, *attended),
+            _poll(store, signals, *attended, router.fileno()),
+        )
         _settle_collector()
         pace, following, rest, go_on = _Pace(self.clock()), self.clock() + 1, False, True
+        unattended = True
+        """There may be something that no descriptor tells: ZeroMQ's tell only what is new."""
         while go_on:
             now = self.clock()
             if now >= following:
@@ -140,19 +141,20 @@ class Server:
                 self._second(now)
                 chores.second(now)
             if rest:
-                ready = resting.wait(REST_MS)
+                ready = resting.poll(REST_MS)
+            elif unattended or self.broker.busy() or router.readable():
+                ready = everything.poll(0)
             else:
-                ready = everything.wait(0 if self.broker.busy() else max(1, int((following - now) * 1000)))
-            if zap is not None and zap.socket in ready:
-                zap.serve()
-            if router.monitor in ready:
-                router.serve_monitor()
-            taken = self._take(router) if rest or router.socket in ready else 0
-            if self.store.fileno() in ready:
+                ready = everything.poll(max(1, int((following - now) * 1000)))
+            told = {descriptor for descriptor, _ in ready}
+            if unattended or not attended.isdisjoint(told):
+                unattended = self._attend(router)
+            taken = self._take(router)
+            if store in told:
                 self._stored()
             self._turn()
             rest = taken < TURN and pace.fast(taken, self.clock()) and not self.broker.busy()
-            if chores.fileno() in ready:
+            if signals in told:
                 go_on = chores.signals()
 
     def finish(self) -> None:
@@ -161,17 +163,24 @@ class Server:
 
     # ------------------------------------------------------------------------------------------- turns
 
+    def _attend(self, router: Router[Peer]) -> bool:
+        """Keys to be judged, connections that ended; whether there may be more."""
+        more = self.zap is not None and self.zap.serve()
+        return router.serve_monitor() or more
+
     def _take(self, router: Router[Peer]) -> int:
         """One drain of the socket."""
         now = self.clock()
         handle, decode = self.broker.handle, codec.decode_for_broker
         messages = router.receive()
-        for peer, data in messages:
+        for peer, frame in messages:
             try:
-                message = decode(data)
-                peer.json = data[0] == 0x7B
+                message = decode(frame)
+                if message.__class__ is not PlainReport or peer.json:  # those have no JSON form
+                    peer.json = codec.is_json(frame.bytes)
                 effects = handle(peer, message, now)
             except codec.CodecError as error:
+                data = frame.bytes
                 peer.json = codec.is_json(data)
                 effects = self.broker.rubbish(peer, error.reason, codec.request_id(data), now)
             except Exception as error:  # noqa: BLE001 - a bug must cost one message, not the cluster
@@ -352,13 +361,21 @@ class _Pace:
         self._since, self._count, self._fast = now, 0, False
 
     def fast(self, taken: int, now: float) -> bool:
-        """Whether they come thick."""
+        """Whether they come so thick that a rest pays."""
         self._count += taken
         passed = now - self._since
         if passed >= PACE_S:
-            self._fast = self._count / passed >= BUSY_PER_S
+            self._fast = BUSY_PER_S <= self._count / passed < CROWDED_PER_S
             self._since, self._count = now, 0
         return self._fast
+
+
+def _poll(*descriptors: int) -> select.poll:
+    """What waits for any of these to be readable."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return poll
 
 
 def _settle_collector() -> None:

@@ -7,7 +7,7 @@ everything else a MessagePack document. Whatever the bytes are, decoding gives a
 
 import gc
 import sys
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -61,6 +61,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 
+class Buffer(Protocol):
+    """Bytes, or a frame of a socket, which is decoded where it lies."""
+
+    def __len__(self) -> int: ...
+
+
 class _Identified(msgspec.Struct):
     id: str = ""
 
@@ -108,18 +114,25 @@ def encode_json(document: msgspec.Struct) -> bytes:
         raise CodecError(f"cannot encode {type(document).__name__}: {error}") from error
 
 
-def decode_for_broker(data: bytes) -> Tick | ToBroker:
+def decode_for_broker(data: Buffer) -> Tick | ToBroker:
     """What a peer says to the broker; raises `CodecError`."""
+    if len(data) <= TICK_BYTES:
+        try:
+            return _plain_tick(data)  # type: ignore[arg-type] # it takes any buffer
+        except _REFUSALS:
+            pass
+    return _any_for_broker(bytes(data))  # type: ignore[call-overload] # so does this
+
+
+def _any_for_broker(data: bytes) -> Tick | ToBroker:
+    """The same for what is not a tick of plain numbers."""
     head = data[0] if data else 0
     size = len(data)
     try:
         if head in _ARRAYS:
             if size > TICK_BYTES:
                 raise CodecError(f"tick of {size} bytes, more than {TICK_BYTES}")
-            try:
-                return _plain_tick(data)
-            except msgspec.ValidationError:
-                return _tick(data)
+            return _tick(data)
         if size > DOCUMENT_BYTES:
             raise CodecError(f"document of {size} bytes, more than {DOCUMENT_BYTES}")
         if head == _BRACE:

@@ -6,6 +6,7 @@ later stands on every message of the connection, or to None. Refusals are counte
 
 from collections import Counter
 from collections.abc import Callable
+from typing import cast
 
 import zmq
 from zmq.utils import z85
@@ -34,15 +35,22 @@ class Authenticator:
         self.news: list[tuple[str, bytes]] = []
         """Refusals since the owner last looked, address and key; at most one per address of `refused`."""
 
-    def serve(self, limit: int = 256) -> int:
-        """Answer at most `limit` waiting questions; returns how many there were."""
-        for count in range(limit):
-            try:
+    def fileno(self) -> int:
+        """Descriptor that becomes readable when `serve` may find something new (edge-triggered)."""
+        return cast("int", self.socket.getsockopt(zmq.FD))
+
+    def serve(self, limit: int = 256) -> bool:
+        """Answer at most `limit` waiting questions.
+
+        Whether there may be more; until there are none, its descriptor tells nothing.
+        """
+        try:
+            for _ in range(limit):
                 question = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return count
-            self.socket.send_multipart(self._answer(question))
-        return limit
+                self.socket.send_multipart(self._answer(question))
+        except zmq.Again:
+            return False
+        return True
 
     def close(self) -> None:
         """Close the socket; may be called twice."""

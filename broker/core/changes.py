@@ -1,9 +1,13 @@
 """The change stream: one numbered delta for each turn that changed something, a ring of them, and who
 follows.
 
-A delta is encoded once, with an empty id; each watcher's id is put into the bytes. A watcher has a cursor
-into the ring and a credit: without credit it waits, and when the ring has moved past its cursor it is told
-`Lost` and is no more. So nobody can make the broker keep more than the ring.
+A delta is encoded once, with the id of the first watcher, who mostly is the only one; others get a copy with
+their own id in its place. A watcher has a cursor into the ring and a credit: without credit it waits, and
+when the ring has moved past its cursor it is told `Lost` and is no more. So nobody can make the broker keep
+more than the ring.
+
+What cannot be encoded (a text with half a surrogate, say, that a file has brought in) is left out, as if its
+location had been removed, and costs neither its neighbours nor the numbering.
 """
 
 from collections import deque
@@ -20,11 +24,14 @@ from xce.model.resource import ResourceType
 
 RING_BYTES = 64 << 20
 DELTA_LOCATIONS = 1000
-"""One delta has at most so many; a turn that changed more gives several."""
+"""One delta has at most so many; a turn that changed more gives several. Shorter ones cost both ends more."""
 CATCH_UP = 64
 """Deltas for one watcher in one turn, so that one that is far behind does not hold up the others."""
 CREDIT = 1 << 20
 """More credit than this is not kept."""
+
+UNENCODABLE = (msgspec.MsgspecError, ValueError, OverflowError, TypeError, RecursionError)
+"""What encoding raises for what has no bytes."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
@@ -48,20 +55,21 @@ class _Delta(msgspec.Struct, kw_only=True, omit_defaults=True, tag="delta", tag_
 class Entry:
     """One delta in the ring."""
 
-    __slots__ = ("json", "packed", "sequence")
+    __slots__ = ("id", "json", "packed", "sequence")
 
-    def __init__(self, sequence: int, packed: bytes) -> None:
-        self.sequence, self.packed = sequence, packed
+    def __init__(self, sequence: int, watch_id: str, packed: bytes) -> None:
+        self.sequence, self.id, self.packed = sequence, watch_id, packed
+        """The message for the watcher of this id."""
         self.json: bytes | None = None
         """Made when the first watcher wants it."""
 
     def bytes_for(self, watch_id: str, *, json: bool) -> bytes:
         """The whole message for one watcher."""
         if not json:
-            return with_id(self.packed, watch_id)
+            return self.packed if watch_id == self.id else with_id(self.packed, self.id, watch_id)
         if self.json is None:
             self.json = _encode_json(_decode(self.packed))
-        return with_id_json(self.json, watch_id)
+        return with_id_json(self.json, self.id, watch_id)
 
 
 class Watch:
@@ -107,23 +115,21 @@ class Changes:
         broker_ms: int,
         claims: Mapping[str, ClaimView | None] = MappingProxyType({}),
         bindings: Mapping[str, BindingView | None] = MappingProxyType({}),
-    ) -> None:
-        """Add what a turn changed to the ring; nothing, if it is nothing."""
-        if (
-            not changes
-            and not removed
-            and not claims
-            and not bindings
-            and types is None
-            and revision == self.revision
-        ):
-            return
+    ) -> list[str]:
+        """Add what a turn changed to the ring; nothing, if it is nothing.
+
+        Returns keys of locations that cannot be encoded: to followers they are removed.
+        """
+        lost: list[str] = []
+        news = changes or removed or claims or bindings or types is not None
+        if not news and revision == self.revision:
+            return lost
         self.revision = revision
+        watch_id = next((watch.id for watch in self._watches.values()), "")
         for part in _parts(changes):
-            self.sequence += 1
             delta = _Delta(
-                id="",
-                position=self.position(),
+                id=watch_id,
+                position=Position(epoch=self.epoch, incarnation=self.incarnation, sequence=self.sequence + 1),
                 revision=revision,
                 broker_ms=broker_ms,
                 locations=part,
@@ -132,8 +138,15 @@ class Changes:
                 claims=dict(claims),
                 bindings=dict(bindings),
             )
-            self._add(Entry(self.sequence, _encode(delta)))
+            try:
+                packed = _encode(delta)
+            except UNENCODABLE:
+                packed, out = _without_lost(delta)
+                lost += out
+            self.sequence += 1
+            self._add(Entry(self.sequence, watch_id, packed))
             removed, types, claims, bindings = [], None, {}, {}
+        return lost
 
     def _add(self, entry: Entry) -> None:
         self._ring.append(entry)
@@ -215,16 +228,42 @@ def _parts(changes: dict[str, Change]) -> Iterator[dict[str, Change]]:
         yield {key: changes[key] for key in keys[begin : begin + DELTA_LOCATIONS]}
 
 
-def with_id(packed: bytes, request_id: str) -> bytes:
-    """An answer's MessagePack bytes with an empty id, with another put in.
+def _without_lost(delta: _Delta) -> tuple[bytes, list[str]]:
+    """A delta that cannot be encoded whole, without what cannot be; and the keys that this costs."""
+    good: dict[str, Change] = {}
+    lost: list[str] = []
+    for key, change in delta.locations.items():
+        try:
+            _encode({key: change})
+        except UNENCODABLE:
+            lost.append(key)
+        else:
+            good[key] = change
+    removed = [key for key in (*delta.removed, *lost) if is_encodable(key)]
+    return _encode(msgspec.structs.replace(delta, locations=good, removed=removed)), lost
+
+
+def is_encodable(text: str) -> bool:
+    """Whether a text has bytes: half a surrogate has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def with_id(packed: bytes, old: str, new: str) -> bytes:
+    """An answer's MessagePack bytes with another id.
 
     The tag comes first and the id second, as msgspec encodes fields in their order.
     """
-    place = packed.index(b"\xa2id\xa0") + 3
-    return b"".join((packed[:place], _encode(request_id), memoryview(packed)[place + 1 :]))
+    place = packed.index(b"\xa2id") + 3
+    rest = place + len(_encode(old))
+    return b"".join((packed[:place], _encode(new), memoryview(packed)[rest:]))
 
 
-def with_id_json(text: bytes, request_id: str) -> bytes:
+def with_id_json(text: bytes, old: str, new: str) -> bytes:
     """The same for JSON."""
-    place = text.index(b'"id":""') + 5
-    return b"".join((text[:place], _encode_json(request_id), memoryview(text)[place + 2 :]))
+    place = text.index(b'"id":') + 5
+    rest = place + len(_encode_json(old))
+    return b"".join((text[:place], _encode_json(new), memoryview(text)[rest:]))

@@ -80,7 +80,6 @@ class Location:
         "bodies",
         "deadline",
         "dirty",
-        "encoded",
         "expires",
         "feeds",
         "key",
@@ -88,8 +87,10 @@ class Location:
         "name",
         "news",
         "overlay",
+        "packed",
         "pending",
         "static",
+        "text",
         "values",
         "view",
     )
@@ -112,8 +113,10 @@ class Location:
         """Nothing here turns stale before this moment; it may be later."""
         self.deadline = NEVER
         """Of a host: when it counts as silent."""
-        self.encoded: dict[bool, bytes] | None = None
-        """The view in MessagePack (False) and JSON (True), as far as it was needed since it changed."""
+        self.packed: bytes | None = None
+        """Key and view in MessagePack, as they stand in a snapshot; None: not needed since it changed."""
+        self.text: bytes | None = None
+        """The same in JSON."""
         self.dirty = False
         """Changed in this turn."""
         self.pending: dict[str, Reading | None] | None = None

@@ -32,6 +32,7 @@ from xce.model.configuration import BrokerFile, Discovered
 from xce.model.fact import Fact
 from xce.model.role import Role
 from xce.model.site import Site
+from xce.wire.codec import PlainReport
 
 STALL_S = 5.0
 """The loop was away for longer: nobody is called silent until everybody had the time to be heard again."""
@@ -137,13 +138,13 @@ class Broker:
     def handle(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> list[Effect]:
         """One message of a peer."""
         kind: type = message.__class__
-        if isinstance(message, m.Report):
+        if kind is PlainReport or kind is m.Report:
             # What comes all day, without a detour; `links.report` does the same for everything.
-            host, following = peer.host, peer.sequence + 1
-            if host is not None and message.sequence == following and not message.full:
-                peer.sequence = following
+            host, number = peer.host, message.sequence  # type: ignore[union-attr]
+            if host is not None and number == peer.sequence + 1 and not message.full:  # type: ignore[union-attr]
+                peer.sequence = number
                 host.deadline = now + host.quiet_s
-                self._ingest(host, message.feeds, now)
+                self._ingest(host, message.feeds, now)  # type: ignore[union-attr]
                 return self._effects() if self.state.out else _NOTHING
             kind = m.Report  # also for the codec's own kind of it
         if kind in peer.allowed:
@@ -218,7 +219,7 @@ class Broker:
                 self.links.tell(host)
                 self.claims.host_changed(host)
             claims, bindings = views.take_turn()
-            state.changes.publish(
+            lost = state.changes.publish(
                 changes,
                 removed,
                 state.types.list if self.sitemap.types_news else None,
@@ -228,11 +229,22 @@ class Broker:
                 bindings=bindings,
             )
             self.sitemap.types_news = False
+            if lost:
+                self._unencodable(lost)
         self.claims.turn()
         self.questions.turn(now)
         if self.links.pushing():
             self.links.push()
         return self._effects() if state.out else _NOTHING
+
+    def _unencodable(self, keys: Sequence[str]) -> None:
+        """Locations that cannot be told to anybody: followers learn of them anew once they can be."""
+        self.state.counts["unencodable"] += len(keys)
+        named = ", ".join(map(ascii, keys[:3]))
+        self.state.note(f"cannot encode {len(keys)} locations, they are left out: {named}", fault=True)
+        for key in keys:
+            if (place := self.state.supply.locations.get(key)) is not None:
+                place.news = {"new": True}
 
     def busy(self) -> bool:
         """Whether `turn` would have something to do without anything coming in."""

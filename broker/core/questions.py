@@ -11,6 +11,7 @@ from xce.broker.core.effect import SendBytes
 from xce.broker.core.location import Location, View, unpacked
 from xce.broker.core.peer import Peer
 from xce.broker.core.state import State
+from xce.broker.core.supply import entry_of
 from xce.model import message as m
 from xce.model.instance import Inventory
 from xce.model.supply import Source
@@ -106,8 +107,7 @@ class Questions:
         json = peer.json
 
         def encode(place: Location) -> bytes:
-            view = self._view(place, now)
-            return _encode_json(view) if json else _encode(view)
+            return entry_of(place.key, self._view(place, now), json=json)
 
         state.out.append(state.snapshots.begin(peer, begin, places, encode, claims=claims, bindings=bindings))
 
@@ -233,6 +233,7 @@ class Questions:
             "syncs": state.hosts.syncs,
             "deltas": state.changes.sequence,
             "watchers_cut": state.changes.cut,
+            "snapshots.left_out": state.snapshots.left_out,
             **state.counts,
             **{f"refused.value.{reason}": count for reason, count in state.intake.refused.items()},
             **self.outside(),

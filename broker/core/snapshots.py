@@ -11,69 +11,81 @@ from types import MappingProxyType
 
 import msgspec
 
-from xce.broker.core.changes import with_id, with_id_json
+from xce.broker.core.changes import UNENCODABLE
 from xce.broker.core.effect import Effect, Send, SendBytes
 from xce.broker.core.location import Location
 from xce.broker.core.peer import Peer
 from xce.broker.core.supply import SupplyMap
-from xce.model.message import BindingView, ClaimView, SnapshotBegin, SnapshotEnd
+from xce.model.message import BindingView, ClaimView, LocationView, SnapshotBegin, SnapshotEnd, SnapshotPart
 
 PART = 500
 """Locations in a part, and the most that are encoded in one turn: about a millisecond."""
-
-
-class _Part(msgspec.Struct, kw_only=True, tag="snapshot.part", tag_field="type"):
-    """`SnapshotPart` with its views encoded already."""
-
-    id: str
-    part: int
-    locations: dict[str, msgspec.Raw] = {}
-    claims: dict[str, ClaimView] = {}
-    bindings: dict[str, BindingView] = {}
-
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 
 class Job:
-    """One snapshot on its way. Iterating gives its parts."""
+    """One snapshot on its way, location by location as `supply.entry_of` encodes them."""
 
     def __init__(self, places: list[Location], encode: Callable[[Location], bytes], *, json: bool) -> None:
         self._encode, self.json = encode, json
         self._left = iter(places)
-        self._kept: dict[str, bytes] = {}
-        self._waiting = {place.key for place in places}
+        self._kept: dict[Location, bytes | None] = {}
+        self._waiting = set(places)
 
     def keep(self, place: Location) -> None:
         """A location is about to change."""
-        if place.key in self._waiting and place.key not in self._kept:
-            self._kept[place.key] = self._encode(place)
+        if place in self._waiting and place not in self._kept:
+            self._kept[place] = self._entry(place)
 
-    def part(self, count: int = PART) -> dict[str, msgspec.Raw]:
-        """The next locations as they were at the begin; empty after the last."""
-        part: dict[str, msgspec.Raw] = {}
-        for place in islice(self._left, count):
-            data = self._kept.pop(place.key, None)
-            if data is None:
-                data = self._encode(place)
-            self._waiting.discard(place.key)
-            part[place.key] = msgspec.Raw(data)
-        return part
+    def part(self, count: int = PART) -> list[bytes | None]:
+        """The next locations as they were at the begin; None for one that cannot be encoded."""
+        places = list(islice(self._left, count))
+        self._waiting.difference_update(places)
+        kept, encode = self._kept, self._encode
+        if not kept:
+            try:
+                return [encode(place) for place in places]
+            except UNENCODABLE:
+                pass  # which one?
+        return [kept.pop(place) if place in kept else self._entry(place) for place in places]
+
+    def _entry(self, place: Location) -> bytes | None:
+        try:
+            return self._encode(place)
+        except UNENCODABLE:
+            return None
+
+
+class _Locations(msgspec.Struct, kw_only=True, tag="snapshot.part", tag_field="type"):
+    """A `SnapshotPart` whose locations come last and are always there."""
+
+    id: str
+    part: int
+    locations: dict[str, LocationView] = msgspec.field(default_factory=dict)
+
+
+def part_of(request_id: str, number: int, entries: list[bytes], *, json: bool) -> bytes:
+    """A `SnapshotPart` of locations that are encoded already."""
+    empty = _Locations(id=request_id, part=number)
+    if json:
+        head = _encode_json(empty).removesuffix(b"{}}")
+        return b"%b{%b}}" % (head, b",".join(entries))
+    # The one byte of an empty map makes room for a longer map's head (MessagePack specification, "map format
+    # family").
+    head = _encode(empty)[:-1]
+    return b"".join((head, b"\xdf", len(entries).to_bytes(4, "big"), *entries))
 
 
 class _Sending:
-    """A job that goes to a peer."""
+    """A job that goes to a peer, and the claims that come after it."""
 
-    def __init__(self, peer: Peer, request_id: str, job: Job, parts: int, claims: Sequence[_Part]) -> None:
+    def __init__(
+        self, peer: Peer, request_id: str, job: Job, parts: int, claims: Sequence[SnapshotPart]
+    ) -> None:
         self.peer, self.id, self.job, self.parts, self.claims = peer, request_id, job, parts, list(claims)
         self.sent = 0
-
-    def following(self) -> _Part:
-        """The next part: locations first, then claims and bindings."""
-        if self.parts - self.sent > len(self.claims):
-            return _Part(id="", part=self.sent, locations=self.job.part())
-        return msgspec.structs.replace(self.claims.pop(0), part=self.sent)
 
 
 class Snapshots:
@@ -83,16 +95,15 @@ class Snapshots:
         self._supply = supply
         self._jobs: list[Job] = []
         self._sending: list[_Sending] = []
+        self.left_out = 0
+        """Locations that could not be encoded, in all snapshots."""
 
     def __len__(self) -> int:
         """How many are being sent."""
         return len(self._sending)
 
     def _job(self, places: list[Location], encode: Callable[[Location], bytes] | None, *, json: bool) -> Job:
-        def cached(place: Location) -> bytes:
-            return self._supply.encoded(place, json=json)
-
-        job = Job(places, encode or cached, json=json)
+        job = Job(places, encode or (self._supply.text if json else self._supply.packed), json=json)
         self._jobs.append(job)
         self._supply.keep = self._keep
         return job
@@ -113,7 +124,7 @@ class Snapshots:
         bindings: Mapping[str, BindingView] = MappingProxyType({}),
     ) -> Effect:
         """Start sending; `begin.parts` is filled in. `encode` makes views that are not the usual ones."""
-        of_claims = list(_claim_parts(claims, bindings))
+        of_claims = list(_claim_parts(begin.id, claims, bindings))
         parts = (len(places) + PART - 1) // PART + len(of_claims)
         job = self._job(places, encode, json=peer.json)
         self._sending.append(_Sending(peer, begin.id, job, parts, of_claims))
@@ -131,15 +142,22 @@ class Snapshots:
         sending = self._sending.pop(0)
         self._sending.append(sending)
         if sending.sent < sending.parts:
-            part = sending.following()
-            if sending.job.json:
-                yield SendBytes(sending.peer, with_id_json(_encode_json(part), sending.id))
-            else:
-                yield SendBytes(sending.peer, with_id(_encode(part), sending.id))
+            yield SendBytes(sending.peer, self._part(sending))
             sending.sent += 1
         if sending.sent == sending.parts:
             self._end(sending)
             yield Send(sending.peer, SnapshotEnd(id=sending.id))
+
+    def _part(self, sending: _Sending) -> bytes:
+        """The next part: locations first, then claims and bindings."""
+        json = sending.job.json
+        if sending.parts - sending.sent <= len(sending.claims):
+            part = msgspec.structs.replace(sending.claims.pop(0), part=sending.sent)
+            return _encode_json(part) if json else _encode(part)
+        found = sending.job.part()
+        entries = [entry for entry in found if entry is not None]
+        self.left_out += len(found) - len(entries)
+        return part_of(sending.id, sending.sent, entries, json=json)
 
     def _end(self, sending: _Sending) -> None:
         self._sending.remove(sending)
@@ -150,9 +168,13 @@ class Snapshots:
             job.keep(place)
 
 
-def _claim_parts(claims: Mapping[str, ClaimView], bindings: Mapping[str, BindingView]) -> Iterator[_Part]:
+def _claim_parts(
+    request_id: str, claims: Mapping[str, ClaimView], bindings: Mapping[str, BindingView]
+) -> Iterator[SnapshotPart]:
     """Claims and bindings as they are now, which never change: a new one takes the place of an old one."""
     for begin in range(0, len(claims), PART):
-        yield _Part(id="", part=0, claims=dict(islice(claims.items(), begin, begin + PART)))
+        some = dict(islice(claims.items(), begin, begin + PART))
+        yield SnapshotPart(id=request_id, part=0, claims=some)
     for begin in range(0, len(bindings), PART):
-        yield _Part(id="", part=0, bindings=dict(islice(bindings.items(), begin, begin + PART)))
+        some_bindings = dict(islice(bindings.items(), begin, begin + PART))
+        yield SnapshotPart(id=request_id, part=0, bindings=some_bindings)

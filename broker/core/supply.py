@@ -6,19 +6,21 @@ encoded anew, and the delta of the turn has every change. Counts of readings by 
 change.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
 
-from xce.broker.core.location import Host, Location
+from xce.broker.core.location import Host, Location, View
 from xce.model.message import LocationChange, Quality
-from xce.model.supply import LocationKind, Source, location
+from xce.model.supply import Condition, LocationKind, Source, location
 from xce.model.value import LARGEST_INTEGER, Absent, Presence, Reading, presence_of
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 _FIELDS = ("source", "state", "conditions", "holds", "groups", "about")
+_COUNTED = frozenset({"state", "conditions"})
 _MAPS = ("reporters", "inventories", "amounts", "quarantined")
 
 
@@ -41,6 +43,10 @@ class SupplyMap:
         self.keep: Callable[[Location], None] | None = None
         """Called before a location changes, while a snapshot is being sent."""
         self._presences = dict.fromkeys(Presence, 0)
+        self._states: Counter[str] = Counter()
+        """Hosts by the state that their view shows."""
+        self._rejoining = 0
+        """Hosts whose view says so."""
 
     # ------------------------------------------------------------------------------------- locations
 
@@ -51,6 +57,7 @@ class SupplyMap:
             key = location(LocationKind.HOST, name)
             host = self.hosts[name] = Host(name, key, source)
             self._add(host)
+            self._count(host, 1)
         return host
 
     def place(self, kind: LocationKind, name: str, source: Source, state: str) -> Location:
@@ -69,6 +76,7 @@ class SupplyMap:
             self._presences[presence_of(reading)] -= 1
         del self.locations[place.key]
         if isinstance(place, Host):
+            self._count(place, -1)
             del self.hosts[place.name]
         else:
             del self.places[place.key]
@@ -89,7 +97,7 @@ class SupplyMap:
         """To be called before a location changes."""
         if self.keep is not None:
             self.keep(place)
-        place.encoded = None
+        place.packed = place.text = None
         if not place.dirty:
             place.dirty = True
             self.turn.append(place)
@@ -100,7 +108,10 @@ class SupplyMap:
         for name, value in fields.items():
             if getattr(view, name) != value:
                 self.touch(place)
+                counted = place if isinstance(place, Host) and name in _COUNTED else None
+                self._count(counted, -1)
                 setattr(view, name, value)
+                self._count(counted, 1)
                 news = place.news = place.news if place.news is not None else {}
                 news[name] = value
                 changed = True
@@ -151,15 +162,19 @@ class SupplyMap:
 
     # --------------------------------------------------------------------------------------- reading
 
-    def encoded(self, place: Location, *, json: bool) -> bytes:
-        """The bytes of a location's view, encoded only if it changed since the last time."""
-        cache = place.encoded
-        if cache is None:
-            cache = place.encoded = {}
-        data = cache.get(json)
-        if data is None:
-            data = cache[json] = (_encode_json if json else _encode)(place.view)
-        return data
+    def packed(self, place: Location) -> bytes:
+        """A location's key and view as they stand in a snapshot, encoded only if they changed since the last
+        time.
+        """
+        if place.packed is None:
+            place.packed = entry_of(place.key, place.view, json=False)
+        return place.packed
+
+    def text(self, place: Location) -> bytes:
+        """The same in JSON."""
+        if place.text is None:
+            place.text = entry_of(place.key, place.view, json=True)
+        return place.text
 
     def take_turn(self) -> tuple[dict[str, Change], list[str]]:
         """What has changed since the last call: changes by key, and keys that are gone."""
@@ -176,20 +191,22 @@ class SupplyMap:
 
     def quality(self) -> Quality:
         """Counts of readings by presence, and of hosts by state."""
-        states: dict[str, int] = {}
-        rejoining = 0
-        for host in self.hosts.values():
-            states[host.view.state] = states.get(host.view.state, 0) + 1
-            rejoining += host.rejoining
         return Quality(
             value=self._presences[Presence.VALUE],
             unknown=self._presences[Presence.UNKNOWN],
             stale=self._presences[Presence.STALE],
             never_seen=self._presences[Presence.NEVER_SEEN],
             not_applicable=self._presences[Presence.NOT_APPLICABLE],
-            hosts=dict(sorted(states.items())),
-            rejoining=rejoining,
+            hosts={state: count for state, count in sorted(self._states.items()) if count},
+            rejoining=self._rejoining,
         )
+
+    def _count(self, host: Host | None, step: int) -> None:
+        """Count a host's view in or out."""
+        if host is None:
+            return
+        self._states[host.view.state] += step
+        self._rejoining += step * (Condition.REJOINING in host.view.conditions)
 
     def check(self, places: Iterable[Location] | None = None) -> None:
         """Assert what is always true; for tests."""
@@ -197,9 +214,8 @@ class SupplyMap:
         for place in self.locations.values() if places is None else places:
             assert place.values is place.view.values, place.key
             assert place.dirty == (place in self.turn), place.key
-            assert place.encoded is None or place.encoded.get(False, _encode(place.view)) == _encode(
-                place.view
-            )
+            for kept, json in ((place.packed, False), (place.text, True)):
+                assert kept is None or kept == entry_of(place.key, place.view, json=json), place.key
             owned = [name for feed in place.feeds.values() for name in feed.names]
             assert len(owned) == len(set(owned)), place.key
             for feed in place.feeds.values():
@@ -216,6 +232,16 @@ class SupplyMap:
                 counts[presence_of(reading)] += 1
         if places is None:
             assert counts == self._presences
+            views = [host.view for host in self.hosts.values()]
+            assert +self._states == Counter(view.state for view in views)
+            assert self._rejoining == sum(Condition.REJOINING in view.conditions for view in views)
+
+
+def entry_of(key: str, view: View, *, json: bool) -> bytes:
+    """One entry of a snapshot's map of locations."""
+    if json:
+        return b"%b:%b" % (_encode_json(key), _encode_json(view))
+    return _encode(key) + _encode(view)
 
 
 def _change(place: Location) -> Change:

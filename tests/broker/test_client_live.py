@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -231,12 +231,16 @@ def test_a_revoked_key_loses_its_link_at_once(tmp_path: Path) -> None:
 
 
 def test_a_full_broker_says_so_in_its_words(tmp_path: Path) -> None:
-    with (
-        LiveBroker(tmp_path, max_peers=1, metrics="") as broker,
-        Client(broker.local) as first,
-        Client(broker.local) as second,
-    ):
-        first.ask(StatusRequest(id=""))
+    with LiveBroker(tmp_path, max_peers=1, metrics="") as broker, ExitStack() as stack:
+        deadline = time.monotonic() + 10
+        while True:  # whoever saw the broker start may not be gone for it yet
+            first = stack.enter_context(Client(broker.local))
+            with suppress(BrokerRefused):
+                first.ask(StatusRequest(id=""))
+                break
+            first.close()
+            assert time.monotonic() < deadline
+        second = stack.enter_context(Client(broker.local))
         with pytest.raises(BrokerRefused, match="serves 1 peers already") as caught:
             second.ask(StatusRequest(id=""))
         assert caught.value.code == "busy"

@@ -318,18 +318,42 @@ def test_types_that_change_are_in_the_stream() -> None:
     same(mirror, world.snapshot(name="w"))
 
 
-@given(st.text(max_size=200))
-def test_an_id_is_put_into_encoded_answers(request_id: str) -> None:
+@pytest.mark.parametrize("json", [False, True])
+def test_a_location_that_cannot_be_encoded_costs_neither_the_others_nor_the_numbering(*, json: bool) -> None:
+    world = World()
+    for name in ("node1", "node2"):
+        Agent(world, name).join(fan=1, lab="x")
+    world.peer("reader", "controller")
+    mirror = world.snapshot(name="w")
+    follow(world, "w")
+    start = len(world.inbox("w"))
+    supply = world.broker.state.supply
+
+    for round_number, text in enumerate(["half \ud800", "half \ud800 again", "whole", "whole again"]):
+        supply.set_value(supply.hosts["node1"], "lab", text)
+        supply.set_value(supply.hosts["node2"], "fan", 2 + round_number)
+        world.turn()
+        caught_up(world, "w", mirror, start)
+        start = len(world.inbox("w"))
+        assert ("host:node1" in mirror.locations) is ("half" not in text)
+        assert mirror.locations["host:node2"].values["fan"] == 2 + round_number
+        same(mirror, world.snapshot(json=json))
+    assert world.broker.state.counts["unencodable"] == 2
+    assert world.notes()[-1] == "cannot encode 1 locations, they are left out: 'host:node1'"
+
+
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_an_id_is_put_into_encoded_answers(old: str, request_id: str) -> None:
     delta = m.Delta(
-        id="",
+        id=old,
         position=m.Position(epoch=1, incarnation='"id":""', sequence=1),
         revision=1,
         broker_ms=1,
         locations={'host:"id":""': m.LocationChange(values={"id": ""})},
     )
     expected = msgspec.structs.replace(delta, id=request_id)
-    packed = changes.with_id(msgspec.msgpack.encode(delta), request_id)
-    text = changes.with_id_json(msgspec.json.encode(delta), request_id)
+    packed = changes.with_id(msgspec.msgpack.encode(delta), old, request_id)
+    text = changes.with_id_json(msgspec.json.encode(delta), old, request_id)
     assert msgspec.msgpack.decode(packed, type=m.Delta) == expected
     assert msgspec.json.decode(text, type=m.Delta) == expected
 

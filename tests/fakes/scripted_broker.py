@@ -79,7 +79,8 @@ class ScriptedBroker:
             self._router.serve_monitor()
             while self._unasked:
                 self._router.send(self._last, self._unasked.popleft())
-            for peer, data in self._router.receive():
+            for peer, frame in self._router.receive():
+                data = frame.bytes
                 message = codec.decode_for_broker(data)
                 assert not isinstance(message, Report | Heartbeat)
                 self.raw.append(data)
