@@ -2,6 +2,7 @@
 
 import os
 import re
+import select
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +43,39 @@ def read(proc_root: str = "/proc", pid: int | str = "self") -> list[Mount]:
     """All mounts that `pid` sees, in mount order."""
     path = Path(proc_root, str(pid), "mountinfo")
     return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
+
+
+class Table:
+    """The mounts that a process sees, read anew only when the kernel says that they have changed.
+
+    `fileno()` becomes readable with EPOLLPRI when they have, for whoever wants to look at once.
+    """
+
+    def __init__(self, proc_root: str = "/proc", pid: int | str = "self") -> None:
+        self._fd = os.open(f"{proc_root}/{pid}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLPRI)
+        self._held: list[Mount] | None = None
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._fd
+
+    def __call__(self) -> list[Mount]:
+        """All mounts now, in mount order."""
+        if self._poll.poll(0) or self._held is None:
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            text = b""
+            while more := os.read(self._fd, 1 << 16):
+                text += more
+            self._held = parse(text.decode(errors="surrogateescape"))
+        return self._held
+
+    def close(self) -> None:
+        """Let go of the descriptor; may be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def can_hang(kind: str) -> bool:

@@ -1,0 +1,148 @@
+"""`claims:` of agent.yaml: what claims may use on a node, and how. Users name things, and never a place.
+
+A *profile* is a set of such rules; a claim names one, '' the default. What a profile does not have, claims
+cannot have.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+BASE_DEVICES = [
+    "c *:* m",
+    "b *:* m",
+    "c 1:3 rwm",
+    "c 1:5 rwm",
+    "c 1:7 rwm",
+    "c 1:8 rwm",
+    "c 1:9 rwm",
+    "c 5:0 rwm",
+    "c 5:1 rwm",
+    "c 5:2 rwm",
+    "c 136:* rwm",
+    "c 10:200 rwm",
+]
+DAEMONS = ["nvidia-persiste", "nv-hostengine", "nv-fabricmanage", "dcgm-exporter"]
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all configuration structs."""
+
+
+class Volume(_Section, frozen=True, kw_only=True):
+    """Something that claims can mount."""
+
+    path: str = ""
+    """A directory of this host. '' for a file system that is mounted while claims use it."""
+    type: str = ""
+    """Of that file system: `ext4`, `nfs4`, `tmpfs`."""
+    source: str = ""
+    """Its device or server."""
+    options: list[str] = []
+    """Its mount options: `vers=4.2`, `size=4g`."""
+    read_only: bool = False
+    """Nobody may write to it."""
+
+
+class Reuse(StrEnum):
+    """What a job that runs again finds on a shared volume."""
+
+    REUSE = "reuse"
+    """The directories of its first run."""
+    ATTEMPT = "attempt"
+    """New ones: `JOB/attempt-2`."""
+
+
+class SharedVolume(_Section, frozen=True, kw_only=True):
+    """A volume with a directory for each user and job."""
+
+    path: str
+    """Its directory on this host."""
+    retention_s: float = 7 * 86400.0
+    """How long directories of a job are kept after release, where the claim does not say; 0: not at all."""
+    again: Reuse = Reuse.REUSE
+    """What a job that runs again finds."""
+
+
+class Backend(StrEnum):
+    """What keeps a scratch directory to its size."""
+
+    AUTO = "auto"
+    """The first of those below that works on its file system; memory never."""
+    PROJECT = "project"
+    """A project quota of XFS or ext4."""
+    LOOP = "loop"
+    """A file system in a file of that size."""
+    MEMORY = "memory"
+    """A tmpfs of that size."""
+
+
+class ScratchRoot(_Section, frozen=True, kw_only=True):
+    """Where scratch directories are made."""
+
+    path: str = ""
+    """A directory of this host; '' for memory."""
+    backend: Backend = Backend.AUTO
+    """What keeps each to its size."""
+    retention_s: float = 0
+    """How long they are kept after release."""
+
+
+class PortRange(_Section, frozen=True, kw_only=True):
+    """Ports that claims may have."""
+
+    low: Port = 20000
+    """The first."""
+    high: Port = 29999
+    """The last."""
+
+
+class Profile(_Section, frozen=True, kw_only=True):
+    """What claims may use."""
+
+    devices: list[str] = msgspec.field(default_factory=lambda: list(BASE_DEVICES))
+    """Devices that every consumer may use, as the kernel's devices controller writes them: `c 1:3 rwm`."""
+    device_paths: list[str] = []
+    """Shell-style patterns of device files that reporters may name in an instance's `device_files`."""
+    daemons: list[str] = msgspec.field(default_factory=lambda: list(DAEMONS))
+    """Processes that may keep devices open all the time: names of at most 15 characters, as in `ps`."""
+    volumes: dict[str, Volume] = {}
+    """What claims can mount."""
+    shared: dict[str, SharedVolume] = {}
+    """Volumes with directories of users and jobs."""
+    scratch: dict[str, ScratchRoot] = {}
+    """Where scratch directories are made; the first is the default."""
+    ports: PortRange = PortRange()
+    """Ports that claims may have."""
+    environment: dict[str, str] = {}
+    """Variables for every consumer."""
+    grace_s: float = 10
+    """Between TERM and KILL when a claim is released."""
+    dirty_after_s: float = 30
+    """A device that is still in use so long after the release began is quarantined."""
+
+
+class Claims(_Section, frozen=True, kw_only=True):
+    """`claims:` of agent.yaml."""
+
+    directory: str = "/run/xce-claims"
+    """Mount points and environment files of claims."""
+    cgroup: str = ""
+    """Where consumers' cgroups are made; '' means beside the agent's own."""
+    cdi_directory: str = "/run/cdi"
+    """Where CDI files are written for container runtimes; '' for none."""
+    check_s: float = 1
+    """Between two looks at whether everything of the claims is still there."""
+    remote_s: float = 20
+    """For one operation on a network file system; then it is tried again."""
+    profiles: dict[str, Profile] = {}
+    """By name; `default` is for claims that name none."""
+
+
+def profile_of(claims: Claims, name: str) -> Profile | None:
+    """The profile that a claim names; the default one needs no section."""
+    return claims.profiles.get(name or "default", Profile() if name in {"", "default"} else None)

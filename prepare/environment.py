@@ -1,0 +1,162 @@
+"""The files in which a consumer finds what it was given: `env`, `claim.json`, and a CDI file for containers.
+
+Written last, from the evidence of the steps before, each replaced whole. Variables of the user never replace
+one that is rendered. In a container the paths are others (`/xce/NAME`) than on the host.
+"""
+
+import contextlib
+import os
+from typing import Any
+
+import msgspec
+
+from xce.prepare import names
+from xce.prepare.devices import Resolved
+from xce.prepare.mounts import remove_point
+from xce.prepare.render import cdi, cdi_name, device_variables, env_file, name_variable
+from xce.prepare.step import (
+    At,
+    Bind,
+    Done,
+    Environment,
+    Evidence,
+    Filter,
+    Outcome,
+    Plain,
+    Ports,
+    Scratch,
+    Shared,
+)
+
+INSIDE = "/xce"
+"""Where mounts are in a container."""
+
+
+class EnvironmentHandler(Plain[Environment]):
+    """See the module."""
+
+    def key(self, step: Environment) -> str:
+        """The directory."""
+        return f"environment:{step.directory}"
+
+    def describe(self, step: Environment) -> str:
+        """One line."""
+        return f"environment of {step.binding} in {step.directory}" + (f" and {step.cdi}" if step.cdi else "")
+
+    def do(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
+        """Write the files."""
+        files, variables = _contents(step, at)
+        for path, text in files.items():
+            os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+            write_whole(path, text)
+            at.node.mark(f"environment.written-{os.path.basename(path).partition('_')[0]}")
+        return Done(
+            {
+                "files": list(files),
+                "variables": variables,
+                "device": f"xce.dev/claim={cdi_name(step.binding)}",
+            }
+        )
+
+    def observe(self, step: Environment, evidence: Evidence, at: At) -> str:
+        """Whether each file holds what it should."""
+        for path, text in _contents(step, at)[0].items():
+            try:
+                with open(path, encoding="utf-8") as file:
+                    if file.read() != text:
+                        return f"{path} was changed"
+            except OSError as error:
+                return f"{path}: {error.strerror}"
+        return ""
+
+    def undo(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
+        """Remove the files."""
+        for path in _paths(step).values():
+            for name in (path, f"{path}.new"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+        at.node.mark("environment.removed")
+        with contextlib.suppress(OSError):
+            remove_point(f"{step.directory}/.")
+        with contextlib.suppress(OSError):
+            os.rmdir(step.directory)
+        return Done()
+
+
+def _paths(step: Environment) -> dict[str, str]:
+    paths = {"env": f"{step.directory}/env", "json": f"{step.directory}/claim.json"}
+    if step.cdi:
+        paths["cdi"] = f"{step.cdi}/xce-claim_{names.encode(step.binding)}.json"
+    return paths
+
+
+def _contents(step: Environment, at: At) -> tuple[dict[str, str], dict[str, str]]:
+    """What is in each file, and the variables on the host."""
+    paths, devices = _paths(step), _devices(at)
+    variables = _variables(step, at, devices, inside=False)
+    files = {
+        paths["env"]: env_file(variables),
+        paths["json"]: _json(
+            {
+                "binding": step.binding,
+                "claim": step.claim,
+                "variables": variables,
+                "devices": [msgspec.to_builtins(one) for one in devices],
+                "mounts": _mounts(at),
+            }
+        ),
+    }
+    if step.cdi:
+        within = _variables(step, at, devices, inside=True)
+        files[paths["cdi"]] = _json(cdi(step.binding, within, devices, _mounts(at)))
+    return files, variables
+
+
+def _json(document: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _devices(at: At) -> list[Resolved]:
+    return [
+        msgspec.convert(one, Resolved)
+        for step, evidence in at.earlier
+        if isinstance(step, Filter)
+        for one in evidence.get("devices", [])
+    ]
+
+
+def _mounts(at: At) -> list[dict[str, Any]]:
+    """Everything that is mounted or lies somewhere, by name."""
+    found: list[dict[str, Any]] = []
+    for step, evidence in at.earlier:
+        if isinstance(step, Bind):
+            found.append(_mount(step.name, step.point, read_only=step.read_only))
+        elif isinstance(step, Scratch):
+            found.append(_mount("scratch", step.point, read_only=False))
+        elif isinstance(step, Shared):
+            found += [_mount(part, f"{evidence['path']}/{part}", read_only=False) for part in step.parts]
+    return found
+
+
+def _mount(name: str, point: str, *, read_only: bool) -> dict[str, Any]:
+    return {"name": name, "point": point, "inside": f"{INSIDE}/{names.encode(name)}", "read_only": read_only}
+
+
+def _variables(step: Environment, at: At, devices: list[Resolved], *, inside: bool) -> dict[str, str]:
+    rendered = {"XCE_BINDING": step.binding, "XCE_CLAIM": step.claim, **device_variables(devices)}
+    for mount in _mounts(at):
+        rendered[name_variable("XCE_DIR_", mount["name"])] = mount["inside" if inside else "point"]
+    for other, evidence in at.earlier:
+        if isinstance(other, Ports):
+            ports = ",".join(str(port) for port in evidence["ports"])
+            rendered[name_variable("XCE_PORTS_", other.name)] = ports
+    return {**step.variables, **rendered}
+
+
+def write_whole(path: str, text: str) -> None:
+    """Replace a file: readers see the old text or the new one."""
+    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(f"{path}.new", how, 0o644)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.rename(f"{path}.new", path)

@@ -1,0 +1,205 @@
+"""Work on file systems, as named operations with plain arguments: a child can do it where it can hang.
+
+Each is a function from JSON to JSON, safe to be done again. `Errands` does them in place, or sends a child
+that it waits for by looking, and leaves behind when its time is over. Paths given here are the admin's;
+what comes from users is opened beneath them, without links.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from xce.linux import beneath, mountapi, mountinfo
+from xce.prepare.step import Evidence
+
+LOOKED_AT = 20_000
+"""Entries of a tree that are removed in one go."""
+
+
+@contextlib.contextmanager
+def opened(fd: int) -> Iterator[int]:
+    """A descriptor that is closed again."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def source(*, source: str, path: str) -> Evidence:
+    """What a bind mount of a directory will look like in the mount table: its device and root."""
+    with opened(_directory(source, path)) as fd:
+        return _described(fd)
+
+
+def bind(*, source: str, path: str, point: str, read_only: bool) -> Evidence:
+    """Mount a directory on `point`, an empty directory of ours. Nothing may be mounted there yet."""
+    attributes = mountapi.MOUNT_ATTR_NOSUID | mountapi.MOUNT_ATTR_NODEV
+    if read_only:
+        attributes |= mountapi.MOUNT_ATTR_RDONLY
+    with opened(_directory(source, path)) as fd, opened(mountapi.clone(fd)) as tree:
+        mountapi.set_attributes(tree, attributes)
+        with opened(beneath.open_root(point)) as target:
+            mountapi.attach(tree, target)
+        return _described(fd)
+
+
+def make(*, type: str, options: dict[str, Any], point: str) -> Evidence:  # noqa: A002 - the kernel's word
+    """Mount a new file system on `point`."""
+    attributes = mountapi.MOUNT_ATTR_NOSUID | mountapi.MOUNT_ATTR_NODEV
+    with (
+        opened(mountapi.make(type, options, attributes=attributes)) as tree,
+        opened(beneath.open_root(point)) as target,
+    ):
+        mountapi.attach(tree, target)
+        return {}
+
+
+def set_read_only(*, point: str) -> Evidence:
+    """Make the mount on `point` read-only again."""
+    with opened(beneath.open_root(point)) as fd:
+        mountapi.set_attributes(fd, mountapi.MOUNT_ATTR_RDONLY)
+    return {}
+
+
+def unmount(*, point: str) -> Evidence:
+    """Take the topmost mount off `point`: {"busy": True} while somebody uses it."""
+    try:
+        mountapi.unmount(point)
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return {"busy": True}
+        if error.errno not in (errno.EINVAL, errno.ENOENT):
+            raise
+    return {}
+
+
+def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: int) -> Evidence:
+    """Directories for a user, one below the other, and `parts` in the last. Which of them were made now."""
+    made: list[str] = []
+    try:
+        with opened(beneath.open_root(root)) as top:
+            _share(top, elements, parts, uid, gid, made)
+    except OSError:
+        with opened(beneath.open_root(root)) as top:
+            _unmake(top, made)
+        raise
+    return {"made": made}
+
+
+def _share(top: int, elements: list[str], parts: list[str], uid: int, gid: int, made: list[str]) -> None:
+    at, here = os.dup(top), ""
+    try:
+        for element in elements:
+            here = f"{here}/{element}" if here else element
+            below = _owned(at, element, here, uid, gid, made)
+            os.close(at)
+            at = below
+        for part in parts:
+            os.close(_owned(at, part, f"{here}/{part}", uid, gid, made))
+    finally:
+        os.close(at)
+
+
+def _owned(parent: int, name: str, here: str, uid: int, gid: int, made: list[str]) -> int:
+    """A directory of the user's; what is there already must be one."""
+    new = True
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+        made.append(here)
+    except FileExistsError:
+        new = False
+    how = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(name, how, dir_fd=parent)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != uid and (new or found.st_uid == os.geteuid()):
+            try:
+                os.fchown(fd, uid, gid)
+            except PermissionError as error:
+                raise OSError(error.errno, f"cannot give to {uid} (root squashed?)", here) from error
+        elif found.st_uid != uid:
+            raise OSError(errno.EEXIST, f"it is there and belongs to uid {found.st_uid}, not to {uid}", here)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _unmake(top: int, made: list[str]) -> None:
+    """Remove directories that were made, the last first, as long as they are empty."""
+    for path in reversed(made):
+        above, _, name = path.rpartition("/")
+        with contextlib.suppress(OSError):
+            if not above:
+                os.rmdir(name, dir_fd=top)
+                continue
+            with opened(beneath.open_beneath(top, above)) as parent:
+                os.rmdir(name, dir_fd=parent)
+
+
+def attempts(*, root: str, elements: list[str]) -> Evidence:
+    """Which run of a job this is: 1 if there is nothing of it yet."""
+    with opened(beneath.open_root(root)) as top:
+        try:
+            job = beneath.open_beneath(top, "/".join(elements), os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return {"next": 1}
+        with opened(job):
+            numbers = [
+                name.removeprefix("attempt-") for name in os.listdir(job) if name.startswith("attempt-")
+            ]
+    return {"next": max([1, *(int(number) for number in numbers if number.isdecimal())]) + 1}
+
+
+def unshare(*, root: str, made: list[str]) -> Evidence:
+    """Remove what `share` made, as far as nothing is in it."""
+    with opened(beneath.open_root(root)) as top:
+        _unmake(top, made)
+    return {}
+
+
+def remove(*, root: str, elements: list[str]) -> Evidence:
+    """Remove the tree at the end of `elements`, then those above it that are empty; what is left, and why."""
+    with opened(beneath.open_root(root)) as top:
+        above = "/".join(elements[:-1])
+        try:
+            parent = beneath.open_beneath(top, above) if above else os.dup(top)
+        except FileNotFoundError:
+            return {"left": []}
+        with opened(parent):
+            left = beneath.remove_tree(parent, elements[-1], budget=LOOKED_AT)
+        if not left:
+            _unmake(top, ["/".join(elements[:count]) for count in range(1, len(elements))])
+        return {"left": [list(one) for one in left]}
+
+
+def _directory(root: str, path: str) -> int:
+    with opened(beneath.open_root(root)) as top:
+        return beneath.open_beneath(top, path, os.O_PATH | os.O_DIRECTORY) if path else os.dup(top)
+
+
+def _described(fd: int) -> Evidence:
+    """Device, root in it and kind, of what a descriptor stands for, by the mount table."""
+    number = mountapi.place(fd).mount
+    here = os.readlink(f"/proc/self/fd/{fd}")
+    for mount in mountinfo.read():
+        if mount.id == number:
+            inside = here.removeprefix(mount.point.rstrip("/"))
+            root = mount.root.rstrip("/") + inside if inside != "/" else mount.root
+            return {"device": mount.device, "root": root or "/", "type": mount.kind}
+    raise OSError(errno.ENOENT, "its mount is not in the mount table", here)
+
+
+ERRANDS: dict[str, Callable[..., Evidence]] = {
+    "source": source,
+    "bind": bind,
+    "make": make,
+    "set-read-only": set_read_only,
+    "unmount": unmount,
+    "attempts": attempts,
+    "share": share,
+    "unshare": unshare,
+    "remove": remove,
+}

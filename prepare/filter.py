@@ -1,0 +1,255 @@
+"""The device filter of a consumer: exactly what its bindings have, and the profile's base list.
+
+One program of ours hangs on the group, known by its name; it is changed by atomic replacement and read back.
+Programs of others are never touched: all must allow an access, so they can only take away, which is said. A
+descriptor that is open is never revoked: the filter is there before the first process, and a binding is gone
+only when nobody has its devices open any more.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from xce.linux import bpf, holders
+from xce.linux.bpf import Program, Rule
+from xce.prepare import isolation
+from xce.prepare.devices import Finder, Resolved
+from xce.prepare.group import group_of, old_group_of
+from xce.prepare.step import At, Done, Evidence, Filter, Outcome, Plain, StepFailed, Wait
+
+_BUSY_S = 0.5
+
+
+def program_name(group: str) -> str:
+    """The name of our program on a consumer's group: at most 15 characters."""
+    return "xce_" + hashlib.blake2b(group.encode(), digest_size=5).hexdigest()
+
+
+class FilterHandler(Plain[Filter]):
+    """See the module."""
+
+    def key(self, step: Filter) -> str:
+        """The consumer."""
+        return f"filter:{step.group}"
+
+    def describe(self, step: Filter) -> str:
+        """One line."""
+        names = ", ".join(device.id for device in step.devices) or "no devices"
+        return f"device filter of {step.group}: {names} and {len(step.base)} base rules"
+
+    def do(self, step: Filter, evidence: Evidence, at: At) -> Outcome:
+        """Find the devices, put the filter on, read it back."""
+        how = at.node.isolation
+        if how.mechanism == "none":
+            if step.devices:
+                raise StepFailed(f"device isolation unavailable: {how.reason}")
+            return Done({"mechanism": "none", "reason": how.reason, "devices": [], "rules": []})
+        finder = Finder(at.node.proc, at.node.sys, at.node.dev)
+        found = [finder.find(device) for device in step.devices]
+        if not evidence:
+            _refuse_used(found, step, at)
+        rules = _rules(step.base, found, at)
+        program = self._apply(step.group, rules, at)
+        return Done(
+            {
+                "mechanism": how.mechanism,
+                "program": program,
+                "rules": bpf.words(rules),
+                "devices": [msgspec.to_builtins(one) for one in found],
+            }
+        )
+
+    def observe(self, step: Filter, evidence: Evidence, at: At) -> str:
+        """Whether our program hangs there, alone, and the devices have the numbers that it allows."""
+        mechanism = evidence["mechanism"]
+        if mechanism == "none":
+            return ""
+        if mechanism != at.node.isolation.mechanism:
+            return f"devices were kept by {mechanism}, which does not work any more"
+        if moved := _moved(evidence["devices"], at):
+            return moved
+        rules = _rules(step.base, _resolved(evidence), at)
+        if mechanism == "v1":
+            return "" if isolation.agrees(old_group_of(step.group, at), rules) else "its device rules changed"
+        return self._changed(step.group, rules, at)
+
+    def undo(self, step: Filter, evidence: Evidence, at: At) -> Outcome:
+        """Nobody may have a device open; then the filter is narrowed, or goes with its group."""
+        exclusive = _numbers(_resolved(evidence)) - _numbers(_peers(at))
+        if users := _users(exclusive, step.daemons):
+            ids = tuple(_owners(_resolved(evidence), exclusive))
+            return Wait(_BUSY_S, f"still in use: {_listed(users)}", blocker=True, instances=ids)
+        if at.peers and at.node.isolation.mechanism != "none":
+            self._apply(step.group, _rules(step.base, [], at), at)
+        return Done()
+
+    def _apply(self, group: str, rules: Sequence[Rule], at: At) -> Evidence:
+        if at.node.isolation.mechanism == "v1":
+            old = old_group_of(group, at)
+            isolation.set_old_rules(old, rules)
+            if not isolation.agrees(old, rules):
+                raise StepFailed(f"device isolation unavailable: {old} does not hold the rules given to it")
+            return {"group": old}
+        return self._put(group, rules, at)
+
+    def _put(self, group: str, rules: Sequence[Rule], at: At) -> Evidence:
+        name = program_name(group)
+        fd = os.open(group_of(group, at).path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            new = bpf.load(bpf.compile_rules(rules), name)
+            try:
+                _swap(fd, new, name)
+            finally:
+                os.close(new)
+            at.node.mark("filter.attached")
+            ours = [program for program in bpf.programs(fd) if program.name == name]
+        except PermissionError as error:
+            raise StepFailed(f"device isolation unavailable: {_why(group_of(group, at).path)}") from error
+        finally:
+            os.close(fd)
+        if len(ours) != 1:
+            raise StepFailed("device isolation unavailable: the kernel does not list the filter given to it")
+        return {"id": ours[0].id, "tag": ours[0].tag, "name": name}
+
+    def _changed(self, group: str, rules: Sequence[Rule], at: At) -> str:
+        """Compared with what the rules give now: the kernel's tag is a hash of the instructions."""
+        path = group_of(group, at).path
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            return f"control group {path}: {error.strerror}"
+        try:
+            there = bpf.programs(fd)
+        finally:
+            os.close(fd)
+        name = program_name(group)
+        ours = [program for program in there if program.name == name]
+        if len(ours) != 1:
+            return f"its device filter was taken away{_others(there, name)}"
+        if ours[0].tag != _tag(rules, name):
+            return "its device filter was changed"
+        return (
+            f"a stranger's device filter may deny it its devices{others}"
+            if (others := _others(there, name))
+            else ""
+        )
+
+
+def _swap(group: int, new: int, name: str) -> None:
+    """One program of ours, in one stroke; a second one can only be left by a crash of an older version."""
+    ours = [program for program in bpf.programs(group) if program.name == name]
+    if ours and ours[0].tag == bpf.describe(new).tag and len(ours) == 1:
+        return
+    held = [bpf.open_program(program.id) for program in ours]
+    try:
+        bpf.attach(group, new, replacing=held[0] if held else None)
+        for extra in held[1:]:
+            bpf.detach(group, extra)
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def _tag(rules: Sequence[Rule], name: str) -> str:
+    program = bpf.load(bpf.compile_rules(rules), name)
+    try:
+        return bpf.describe(program).tag
+    finally:
+        os.close(program)
+
+
+def _others(there: Iterable[Program], name: str) -> str:
+    strangers = [f"'{program.name}' (id {program.id})" for program in there if program.name != name]
+    return f"; there is a program {', '.join(strangers)}" if strangers else ""
+
+
+def _why(path: str) -> str:
+    """Which program, here or above, does not let another in."""
+    while path.count("/") > 1:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            break
+        try:
+            attached = bpf.query(fd)
+            if attached.ids and not attached.flags & bpf.BPF_F_ALLOW_MULTI:
+                [program, *_] = bpf.programs(fd)
+                return (
+                    f"program '{program.name}' (id {program.id}) on {path} lets no other beside or below it"
+                )
+        except OSError:
+            break
+        finally:
+            os.close(fd)
+        path = os.path.dirname(path)
+    return "the kernel does not let us (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, are needed)"
+
+
+def _resolved(evidence: Evidence) -> list[Resolved]:
+    return [msgspec.convert(one, Resolved) for one in evidence.get("devices", [])]
+
+
+def _peers(at: At) -> list[Resolved]:
+    return [one for peer in at.peers for one in _resolved(peer.evidence)]
+
+
+def _rules(base: Sequence[str], found: Iterable[Resolved], at: At) -> list[Rule]:
+    """The base list, ours, and those of the consumer's other bindings."""
+    rules = list(base)
+    for peer in at.peers:
+        rules += peer.step.base if isinstance(peer.step, Filter) else []
+    rules += [file.rule() for one in (*found, *_peers(at)) for file in one.files]
+    return isolation.merged(rules)
+
+
+def _numbers(found: Iterable[Resolved]) -> set[int]:
+    """Of character devices that belong to one instance alone."""
+    return {
+        os.makedev(file.major, file.minor)
+        for one in found
+        for file in one.files
+        if file.exclusive and file.kind == "c"
+    }
+
+
+def _owners(found: Iterable[Resolved], numbers: set[int]) -> list[str]:
+    return [one.id for one in found if _numbers([one]) & numbers]
+
+
+def _users(numbers: set[int], daemons: Sequence[str]) -> list[holders.Holder]:
+    if not numbers:
+        return []
+    found = holders.of_device(numbers, kind=stat.S_IFCHR)
+    return [holder for holder in found if holder.name not in daemons]
+
+
+def _refuse_used(found: Sequence[Resolved], step: Filter, at: At) -> None:
+    """A device that somebody has open is not free, whatever the books say."""
+    inside = set(group_of(step.group, at).pids())
+    users = [user for user in _users(_numbers(found), step.daemons) if user.pid not in inside]
+    if users:
+        raise StepFailed(
+            f"a device is in use already: {_listed(users)}; if it may, name it in the profile's daemons"
+        )
+
+
+def _listed(users: Sequence[holders.Holder]) -> str:
+    return ", ".join(str(user) for user in users[:4]) + (" and more" if len(users) > 4 else "")
+
+
+def _moved(devices: Sequence[Evidence], at: At) -> str:
+    """A device file with another number than when the filter was made."""
+    for file in (file for one in devices for file in one.get("files", [])):
+        path = file["path"]
+        place = at.node.dev + path.removeprefix("/dev") if path.startswith("/dev/") else path
+        try:
+            found = os.stat(place, follow_symlinks=False)
+        except OSError:
+            continue  # it need not be there
+        if found.st_rdev != os.makedev(file["major"], file["minor"]):
+            now = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+            return f"{path} has number {now} now, not {file['major']}:{file['minor']}"
+    return ""

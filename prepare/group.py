@@ -1,0 +1,87 @@
+"""The consumer's control group: made first, emptied before anything is taken back, removed last.
+
+Where the old devices controller keeps the devices, the consumer has a group there too, of the same name;
+whoever starts its processes puts them into every group that the evidence lists.
+"""
+
+import os
+
+from xce.linux.cgroup import Cgroup
+from xce.prepare.step import At, Done, Evidence, Group, Outcome, Plain, Wait
+
+PREFIX = "xce-"
+"""Before the consumer's name: what begins with it below the groups' root is ours."""
+_SOON_S = 0.01
+_TOLD = "told"
+
+
+def group_of(name: str, at: At) -> Cgroup:
+    """The group of a consumer."""
+    return at.node.groups.child(PREFIX + name)
+
+
+def old_group_of(name: str, at: At) -> str:
+    """Its directory in the old devices hierarchy; '' if that is not in use."""
+    isolation = at.node.isolation
+    return f"{isolation.root}/{PREFIX}{name}" if isolation.mechanism == "v1" else ""
+
+
+class GroupHandler(Plain[Group]):
+    """See the module."""
+
+    def key(self, step: Group) -> str:
+        """The consumer."""
+        return f"group:{step.name}"
+
+    def describe(self, step: Group) -> str:
+        """One line."""
+        return f"control group {PREFIX}{step.name}"
+
+    def do(self, step: Group, evidence: Evidence, at: At) -> Outcome:
+        """Make it unless it is there."""
+        group, old = group_of(step.name, at), old_group_of(step.name, at)
+        group.create()
+        at.node.mark("group.made")
+        if old:
+            os.makedirs(old, exist_ok=True)
+        return Done({"groups": [group.path, *([old] if old else [])]})
+
+    def observe(self, step: Group, evidence: Evidence, at: At) -> str:
+        """Whether it is there."""
+        gone = [path for path in evidence["groups"] if not os.path.isdir(path)]
+        return f"control group {gone[0]} is gone" if gone else ""
+
+    def quiesce(self, step: Group, evidence: Evidence, at: At) -> Outcome:
+        """TERM, after the grace KILL; not while another binding of the consumer lives."""
+        group = group_of(step.name, at)
+        if any(not peer.leaving for peer in at.peers) or not group.populated():
+            return Done()
+        now = at.node.clock()
+        if _TOLD not in at.progress:
+            at.progress[_TOLD] = now
+            group.signal(15)
+            return Wait(_SOON_S, "its processes were told to end")
+        left = at.progress[_TOLD] + step.grace_s - now
+        if left > 0:
+            return Wait(min(left, 0.1), "its processes have some time to end")
+        group.kill()
+        return Wait(_SOON_S, _processes(group), blocker=now - at.progress[_TOLD] > step.grace_s + 1)
+
+    def undo(self, step: Group, evidence: Evidence, at: At) -> Outcome:
+        """Remove it, unless another binding of the consumer is there."""
+        if at.peers:
+            return Done()
+        group, old = group_of(step.name, at), old_group_of(step.name, at)
+        if not group.remove():
+            group.kill()
+            return Wait(_SOON_S, _processes(group))
+        at.node.mark("group.removed")
+        if old:
+            Cgroup(old).remove()
+        return Done()
+
+
+def _processes(group: Cgroup) -> str:
+    pids = group.pids()
+    shown = ", ".join(str(pid) for pid in pids[:8])
+    return f"control group {group.path} still has processes: {shown or 'being removed'}"

@@ -1,0 +1,352 @@
+"""What this node has begun, done and ended for claims: on disk before anything is done.
+
+SQLite with a rollback journal and synchronous FULL: one file, no log beside it whose loss would go unnoticed.
+Every record is JSON with a checksum over its very bytes and its place; fields that this version does not know
+are kept when a record is written anew. A file that is empty, damaged or of a newer version is set aside, what
+is whole in it is carried over, and the journal says that it is *recovering*: then nothing may be prepared or
+released until somebody who knows has settled what the node holds.
+
+Used by one thread. A record that cannot be written raises `NotRecorded`, and nothing of it was written.
+"""
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from xce.model.claim import Binding, BindingState, Claim
+from xce.prepare.step import Evidence, Kept, Step
+
+VERSION = 1
+TOMBSTONES = 10_000
+"""Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
+_FILE = "claims.sqlite"
+_CHECKSUM_BYTES = 16
+_TABLES = """
+CREATE TABLE IF NOT EXISTS record (
+    kind TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
+    body BLOB NOT NULL, checksum BLOB NOT NULL,
+    PRIMARY KEY (kind, name, number)
+) WITHOUT ROWID
+"""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class NotRecorded(Exception):
+    """The disk did not take a record; nothing was written, and nothing may be done."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A binding that this node works on, and how far it is."""
+
+    binding: Binding
+    claim: Claim
+    op_id: str
+    epoch: int
+    boot: str
+    """Boot of the machine in which it was planned."""
+    phase: str
+    """See `execute.Phase`."""
+    steps: int
+    """How many there are."""
+    reason: str = ""
+    since: float = 0
+    """Wall time, only for showing."""
+    release_op: str = ""
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step of a binding."""
+
+    step: Step
+    state: str
+    """See `execute.StepState`."""
+    evidence: Evidence = {}
+
+
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A binding that has ended here: an order for it that comes late is refused."""
+
+    state: BindingState
+    epoch: int
+    op_id: str
+    reason: str = ""
+    number: int = 0
+    """Later ones have higher numbers."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the node knows of itself."""
+
+    epoch: int = 0
+    """Highest seen in an order."""
+    recovering: str = ""
+    """Why it has to be settled what the node holds; '' if that is known."""
+    tombstones: int = 0
+
+
+class Journal:
+    """The records of one node, in `directory`. Raises OSError if it cannot be opened at all."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = f"{directory}/{_FILE}"
+        os.makedirs(directory, 0o700, exist_ok=True)
+        self._raw: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self.set_aside = ""
+        """Where a damaged file was put, by this start."""
+        problem = self._damage()
+        carried = _salvage(self.path) if problem else {}
+        if problem:
+            self._set_aside()
+        self._connection = self._open()
+        if problem:
+            self._start_again(problem, carried)
+        else:
+            self._raw = dict(self._rows())
+        self.standing = self._get("standing", "", 0, Standing) or Standing()
+
+    # -------------------------------------------------------------------------------------------- reading
+
+    def orders(self) -> dict[str, tuple[Order, list[Work]]]:
+        """All bindings that are worked on, with their steps."""
+        found: dict[str, tuple[Order, list[Work]]] = {}
+        for kind, name, _ in list(self._raw):
+            if kind == "order":
+                order = self._need("order", name, 0, Order)
+                found[name] = (order, [self._need("work", name, n, Work) for n in range(order.steps)])
+        return found
+
+    def tombstone(self, binding: str) -> Tombstone | None:
+        """How a binding ended here."""
+        return self._get("tombstone", binding, 0, Tombstone)
+
+    def kept(self) -> dict[str, Kept]:
+        """Directories whose time is not over."""
+        return {
+            name: self._need("kept", name, 0, Kept) for kind, name, _ in list(self._raw) if kind == "kept"
+        }
+
+    # -------------------------------------------------------------------------------------------- writing
+
+    def begin(self, order: Order, works: list[Work], *, epoch: int) -> None:
+        """An intent: the order, its steps, and the epoch, or nothing."""
+        with self._writing() as changes:
+            changes[("order", order.binding.id, 0)] = order
+            for number, work in enumerate(works):
+                changes[("work", order.binding.id, number)] = work
+            changes[("standing", "", 0)] = msgspec.structs.replace(
+                self.standing, epoch=max(epoch, self.standing.epoch)
+            )
+
+    def put(
+        self, order: Order | None, works: Mapping[int, Work], binding: str, kept: Kept | None = None
+    ) -> None:
+        """What has changed in an order and in some of its steps, in one stroke."""
+        with self._writing() as changes:
+            if order is not None:
+                changes[("order", binding, 0)] = order
+            for number, work in works.items():
+                changes[("work", binding, number)] = work
+            if kept is not None:
+                changes[("kept", f"{kept.root}/{'/'.join(kept.elements)}", 0)] = kept
+
+    def end(self, binding: str, tombstone: Tombstone) -> None:
+        """The order is over: its records go, a tombstone comes."""
+        count = self.standing.tombstones + 1
+        with self._writing() as changes:
+            for kind, name, number in self._raw:
+                if name == binding and kind in {"order", "work"}:
+                    changes[(kind, name, number)] = None
+            changes[("tombstone", binding, 0)] = msgspec.structs.replace(tombstone, number=count)
+            changes[("standing", "", 0)] = msgspec.structs.replace(
+                self.standing, tombstones=count, epoch=max(self.standing.epoch, tombstone.epoch)
+            )
+            for name in self._forgotten(count):
+                changes[("tombstone", name, 0)] = None
+
+    def _forgotten(self, count: int) -> list[str]:
+        stones = [(key, body) for key, body in self._raw.items() if key[0] == "tombstone"]
+        if len(stones) < TOMBSTONES:
+            return []
+        return [key[1] for key, body in stones if body.get("number", 0) <= count - TOMBSTONES]
+
+    def forget_kept(self, name: str) -> None:
+        """A kept directory is gone."""
+        with self._writing() as changes:
+            changes[("kept", name, 0)] = None
+
+    def settle(self, recovering: str = "") -> None:
+        """What the node holds is known (or not, and why)."""
+        with self._writing() as changes:
+            changes[("standing", "", 0)] = msgspec.structs.replace(self.standing, recovering=recovering)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        self._connection.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[dict[tuple[str, str, int], msgspec.Struct | None]]:
+        """Changes to be written in one transaction; memory follows the disk."""
+        changes: dict[tuple[str, str, int], msgspec.Struct | None] = {}
+        yield changes
+        merged: dict[tuple[str, str, int], dict[str, Any] | None] = {}
+        for key, record in changes.items():
+            merged[key] = None if record is None else _with_unknown(self._raw.get(key, {}), record)
+        try:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                for key, body in merged.items():
+                    self._write(key, body)
+        except sqlite3.Error as error:
+            words = "no space" if "full" in str(error) else str(error)
+            raise NotRecorded(f"cannot record intent: {words} ({self.path})") from error
+        for key, body in merged.items():
+            if body is None:
+                self._raw.pop(key, None)
+            else:
+                self._raw[key] = body
+        if standing := changes.get(("standing", "", 0)):
+            assert isinstance(standing, Standing)
+            self.standing = standing
+
+    def _write(self, key: tuple[str, str, int], body: dict[str, Any] | None) -> None:
+        if body is None:
+            self._connection.execute("DELETE FROM record WHERE kind=? AND name=? AND number=?", key)
+            return
+        data = msgspec.json.encode(body)
+        self._connection.execute(
+            "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)", (*key, data, _checksum(key, data))
+        )
+
+    def _get(self, kind: str, name: str, number: int, type_: type[T]) -> T | None:
+        body = self._raw.get((kind, name, number))
+        return None if body is None else msgspec.convert(body, type_)
+
+    def _need(self, kind: str, name: str, number: int, type_: type[T]) -> T:
+        found = self._get(kind, name, number, type_)
+        if found is None:
+            raise ValueError(f"internal error: no {kind} {number} of {name} in the journal")
+        return found
+
+    # --------------------------------------------------------------------------------------------- opening
+
+    def _open(self) -> sqlite3.Connection:
+        if not os.path.exists(self.path):
+            self._make()
+        return _connect(self.path)
+
+    def _make(self) -> None:
+        """A file that is empty was damaged: a new one gets its name when it is whole."""
+        new = f"{self.path}.new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with contextlib.closing(_connect(new)) as connection:
+            connection.execute(_TABLES)
+            connection.execute(f"PRAGMA user_version={VERSION}")
+        os.rename(new, self.path)
+        directory = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _damage(self) -> str:
+        """What is wrong with the file; '' if it is whole, or not there and never was."""
+        try:
+            size = os.stat(self.path).st_size
+        except FileNotFoundError:
+            return ""
+        if size == 0:
+            return "it is empty"
+        try:
+            with contextlib.closing(_connect(self.path)) as connection:
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                if version != VERSION:
+                    return f"it is of version {version}, and this is version {VERSION}"
+                answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
+                if answer != "ok":
+                    return str(answer)
+                return "" if _whole(connection) else "a record is damaged"
+        except sqlite3.Error as error:
+            return str(error)
+
+    def _set_aside(self) -> None:
+        number = 1
+        while os.path.exists(f"{self.path}.damaged-{number}"):
+            number += 1
+        self.set_aside = f"{self.path}.damaged-{number}"
+        os.rename(self.path, self.set_aside)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.path}-journal")
+
+    def _start_again(self, problem: str, carried: dict[tuple[str, str, int], dict[str, Any]]) -> None:
+        standing = msgspec.convert(carried.pop(("standing", "", 0), {}), Standing)
+        orders = [key for key in carried if key[0] == "order"]
+        whole = {
+            key[1]
+            for key in orders
+            if all(("work", key[1], n) in carried for n in range(carried[key]["steps"]))
+        }
+        words = f"the journal was damaged ({problem}); it is kept as {self.set_aside}"
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            for key, body in carried.items():
+                if key[0] not in {"order", "work"} or key[1] in whole:
+                    self._write(key, body)
+                    self._raw[key] = body
+            body = msgspec.to_builtins(msgspec.structs.replace(standing, recovering=words))
+            self._write(("standing", "", 0), body)
+            self._raw[("standing", "", 0)] = body
+
+    def _rows(self) -> Iterator[tuple[tuple[str, str, int], dict[str, Any]]]:
+        for kind, name, number, body in self._connection.execute(
+            "SELECT kind, name, number, body FROM record"
+        ):
+            yield (kind, name, number), msgspec.json.decode(body)
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, timeout=5)
+    connection.execute("PRAGMA journal_mode=TRUNCATE")
+    connection.execute("PRAGMA synchronous=FULL")
+    return connection
+
+
+def _whole(connection: sqlite3.Connection) -> bool:
+    rows = connection.execute("SELECT kind, name, number, body, checksum FROM record")
+    return all(
+        checksum == _checksum((kind, name, number), body) for kind, name, number, body, checksum in rows
+    )
+
+
+def _salvage(path: str) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Records of a damaged file that are whole by themselves."""
+    found = {}
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            query = "SELECT kind, name, number, body, checksum FROM record"
+            for kind, name, number, body, checksum in connection.execute(query):
+                if checksum == _checksum((kind, name, number), body):
+                    found[(kind, name, number)] = msgspec.json.decode(body)
+    except (sqlite3.Error, msgspec.MsgspecError):
+        pass  # what was read so far is whole
+    return found
+
+
+def _checksum(key: tuple[str, str, int], body: bytes) -> bytes:
+    place = "\0".join(str(part) for part in key).encode()
+    return hashlib.blake2b(place + b"\0" + body, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def _with_unknown(held: dict[str, Any], record: msgspec.Struct) -> dict[str, Any]:
+    """The record as JSON has it, with those fields of its predecessor that this version does not know."""
+    known = set(record.__struct_fields__)
+    unknown = {name: value for name, value in held.items() if name not in known}
+    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
+    return unknown | body

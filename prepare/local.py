@@ -1,0 +1,80 @@
+"""This machine as handlers see it: the real roots and clocks, what was tried out once at the start."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from xce.linux import cgroup, mountapi, mountinfo, users
+from xce.linux.cgroup import Cgroup
+from xce.linux.users import User
+from xce.model.profile import Claims, profile_of
+from xce.prepare import isolation
+from xce.prepare.child import Errands
+from xce.prepare.errand import opened
+from xce.prepare.step import Node
+
+_TRIAL = ".visible"
+
+
+def node(
+    settings: Claims,
+    *,
+    namespace: int | str = 1,
+    find_user: Callable[[str], User | None] = users.find,
+    mechanisms: Sequence[str] = ("bpf", "v1"),
+    mark: Callable[[str], None] = lambda _: None,
+    wall: Callable[[], float] = time.time,
+) -> Node:
+    """The node of the running kernel. `namespace` is a process whose mount table counts. Raises OSError."""
+    os.makedirs(settings.directory, 0o711, exist_ok=True)
+    groups = _groups(settings)
+    return Node(
+        settings=settings,
+        profile=lambda name: profile_of(settings, name),
+        groups=groups,
+        isolation=isolation.find(groups, mechanisms=mechanisms),
+        mounts=mountinfo.Table(pid=namespace),
+        visible=invisible(settings.directory, namespace),
+        errands=Errands(time.monotonic, settings.remote_s),
+        find_user=find_user,
+        clock=time.monotonic,
+        wall=wall,
+        mark=mark,
+    )
+
+
+def _groups(settings: Claims) -> Cgroup:
+    """Beside our own group, not below it: jobs outlive the agent."""
+    if settings.cgroup:
+        return Cgroup(settings.cgroup)
+    own = cgroup.own()
+    if own is None:
+        raise OSError(2, "no control groups of version 2 are mounted here")
+    return own.parent() if own.pids() and own.parent().writable() else own
+
+
+def invisible(directory: str, namespace: int | str) -> str:
+    """Why a mount below `directory` would not be seen by the process `namespace`; '' if it would: tried."""
+    try:
+        ours, theirs = (os.readlink(f"/proc/{pid}/ns/mnt") for pid in ("self", namespace))
+    except OSError as error:
+        return f"cannot look at the mount namespace of pid {namespace}: {error.strerror}"
+    if ours == theirs:
+        return ""
+    point = f"{directory}/{_TRIAL}"
+    try:
+        os.makedirs(point, exist_ok=True)
+        with opened(mountapi.make("tmpfs", {})) as tree, opened(os.open(point, os.O_PATH)) as at:
+            mountapi.attach(tree, at)
+        try:
+            seen = any(mount.point == point for mount in mountinfo.read(pid=namespace))
+        finally:
+            mountapi.unmount(point)
+    except OSError as error:
+        return f"cannot try it in {directory}: {error.strerror}"
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(point)
+    hint = "its unit or its caller gave it a mount namespace of its own that does not propagate"
+    return "" if seen else f"this process has another mount namespace than pid {namespace} ({hint})"

@@ -1,0 +1,264 @@
+"""Mounts of consumers: bind mounts of volumes, file systems staged for all, scratch in memory.
+
+Each has a mount point of its own below our directory, where nothing else may be mounted; what is there is
+compared with what should be, by device and root, and never mounted over. The mount table that counts is that
+of `Node.mounts`. A mount in use is not hidden but waited for, and whoever uses it is named.
+"""
+
+import errno
+import os
+from typing import Any
+
+from xce.linux import holders, mountinfo
+from xce.linux.mountinfo import Mount
+from xce.prepare.step import (
+    At,
+    Bind,
+    Done,
+    Evidence,
+    Outcome,
+    Plain,
+    Scratch,
+    Stage,
+    StepFailed,
+    Wait,
+)
+
+_LOOK_S = 0.02
+_BUSY_S = 0.5
+
+
+def at_point(point: str, at: At) -> list[Mount]:
+    """What is mounted on a path, the lowest first."""
+    return [mount for mount in at.node.mounts() if mount.point == point]
+
+
+def is_remote(path: str, at: At) -> bool:
+    """Whether to look at `path` may hang."""
+    return mountinfo.may_hang(path, at.node.mounts()) is not None
+
+
+def ask(at: At, errand: str, arguments: dict[str, Any], *, remote: bool) -> Evidence | None:
+    """Do an errand for this step."""
+    return at.node.errands(f"{at.binding}/{at.number}", errand, arguments, remote)
+
+
+def make_point(point: str) -> None:
+    """A directory of ours to mount on; the one above it is the binding's."""
+    os.makedirs(os.path.dirname(point), 0o711, exist_ok=True)
+    try:
+        os.mkdir(point, 0o755)
+    except FileExistsError:
+        if os.path.islink(point) or not os.path.isdir(point):
+            raise StepFailed(f"{point} is no directory") from None
+
+
+def need_visible(at: At) -> None:
+    """Mounts that nobody would see are not made."""
+    if at.node.visible:
+        raise StepFailed(f"mounts would not be visible outside: {at.node.visible}")
+
+
+def found(point: str, at: At, **expected: str) -> Evidence | None:
+    """Evidence of the mount on `point`, if it is as expected; None if nothing is there."""
+    there = at_point(point, at)
+    if not there:
+        return None
+    top = there[-1]
+    if len(there) > 1:
+        raise StepFailed(f"{len(there)} mounts lie on {point}")
+    for field, value in expected.items():
+        if getattr(top, field) != value:
+            raise StepFailed(f"{point} is taken by another mount ({top.kind} {top.source} {top.root})")
+    return {"mount": top.id, "point": point, "device": top.device, "root": top.root, "type": top.kind}
+
+
+def changed(evidence: Evidence, at: At, *, read_only: bool) -> str:
+    """What is different at a mount point now; '' if nothing."""
+    point = evidence["point"]
+    there = at_point(point, at)
+    if not there:
+        return f"nothing is mounted on {point} any more"
+    if len(there) > 1:
+        return f"something else is mounted over {point}"
+    now = (there[0].id, there[0].device, there[0].root)
+    if now != (evidence["mount"], evidence["device"], evidence["root"]):
+        return f"another mount is on {point}"
+    if read_only and "ro" not in there[0].options.split(","):
+        return f"{point} is not read-only any more"
+    return ""
+
+
+def take_off(point: str, evidence: Evidence, at: At, *, remote: bool) -> Outcome:
+    """Unmount, remove the mount point; in between, see that no other namespace still has the mount."""
+    there = at_point(point, at)
+    if there:
+        top = there[-1]
+        if evidence.get("device", top.device) != top.device or evidence.get("root", top.root) != top.root:
+            return Wait(_BUSY_S, f"another mount ({top.kind} {top.source}) lies on {point}", blocker=True)
+        can_hang = remote or mountinfo.can_hang(top.kind)
+        answer = ask(at, "unmount", {"point": point}, remote=can_hang)
+        if answer is None:
+            return Wait(_LOOK_S, f"unmounting {point}")
+        if answer.get("busy"):
+            users = holders.of_mount(top.id, point)
+            who = ", ".join(str(user) for user in users[:4]) or "somebody that cannot be seen"
+            return Wait(_BUSY_S, f"{point} is busy: {who}", blocker=True)
+        at.node.mark("mounts.unmounted")
+        return Wait(0, f"{point} is unmounted")
+    if "device" in evidence and (copies := holders.of_copies(point, evidence["device"])):
+        who = ", ".join(str(copy) for copy in copies[:4])
+        return Wait(_BUSY_S, f"{point} is still mounted elsewhere: {who}", blocker=True)
+    remove_point(point)
+    return Done()
+
+
+def remove_point(point: str) -> None:
+    """Remove an empty directory of ours, and the binding's above it if it was the last."""
+    for path in (point, os.path.dirname(point)):
+        try:
+            os.rmdir(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path != point:
+                return
+            raise
+
+
+class BindHandler(Plain[Bind]):
+    """A directory of a volume at a place of the consumer's."""
+
+    def key(self, step: Bind) -> str:
+        """The mount point."""
+        return f"mount:{step.point}"
+
+    def describe(self, step: Bind) -> str:
+        """One line."""
+        path = f"{step.source}/{step.path}" if step.path else step.source
+        return f"mount {path} on {step.point}{' read-only' if step.read_only else ''}"
+
+    def do(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
+        """Mount it, or take what is there."""
+        need_visible(at)
+        remote = is_remote(step.source, at)
+        try:
+            return self._mount(step, at, remote=remote)
+        except OSError as error:
+            raise StepFailed(_source_problem(step, error)) from error
+
+    def _mount(self, step: Bind, at: At, *, remote: bool) -> Outcome:
+        errand = "source"
+        arguments: dict[str, Any] = {"source": step.source, "path": step.path}
+        if not at_point(step.point, at):
+            make_point(step.point)
+            at.node.mark("mounts.point-made")
+            errand = "bind"
+            arguments |= {"point": step.point, "read_only": step.read_only}
+        wanted = ask(at, errand, arguments, remote=remote)
+        if wanted is None:
+            return Wait(_LOOK_S, f"mounting {step.source}")
+        at.node.mark("mounts.mounted")
+        there = found(step.point, at, device=wanted["device"], root=wanted["root"])
+        if there is None:
+            raise StepFailed(f"the mount on {step.point} is not in the mount table")
+        if "not read-only" in changed(there, at, read_only=step.read_only):
+            ask(at, "set-read-only", {"point": step.point}, remote=False)
+        if problem := changed(there, at, read_only=step.read_only):
+            raise StepFailed(problem)
+        return Done(there)
+
+    def observe(self, step: Bind, evidence: Evidence, at: At) -> str:
+        """Compare with the mount table; the file system is not asked."""
+        return changed(evidence, at, read_only=step.read_only)
+
+    def undo(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
+        """Take it off."""
+        return take_off(step.point, evidence, at, remote=False)
+
+
+def _source_problem(step: Bind, error: OSError) -> str:
+    path = f"{step.source}/{step.path}" if step.path else step.source
+    words = {
+        errno.ELOOP: "there is a symbolic link in it; only directories of the volume itself can be mounted",
+        errno.EXDEV: "it leads out of the volume",
+        errno.EINVAL: "it is not a plain path below the volume",
+    }.get(error.errno or 0, error.strerror)
+    return f"cannot mount {path}: {words}"
+
+
+class StageHandler(Plain[Stage]):
+    """A file system that is there while anybody uses it."""
+
+    def key(self, step: Stage) -> str:
+        """The mount point, which all users share."""
+        return f"stage:{step.point}"
+
+    def describe(self, step: Stage) -> str:
+        """One line."""
+        return f"file system {step.type} {step.source} on {step.point}"
+
+    def do(self, step: Stage, evidence: Evidence, at: At) -> Outcome:
+        """Mount it, or take what is there."""
+        need_visible(at)
+        if (there := found(step.point, at, kind=step.type)) is None:
+            make_point(step.point)
+            options: dict[str, Any] = {"source": step.source} if step.source else {}
+            for option in step.options:
+                key, equals, value = option.partition("=")
+                options[key] = value if equals else True
+            remote = mountinfo.can_hang(step.type)
+            arguments = {"type": step.type, "options": options, "point": step.point}
+            if ask(at, "make", arguments, remote=remote) is None:
+                return Wait(_LOOK_S, f"mounting {step.volume}")
+            at.node.mark("mounts.staged")
+            there = found(step.point, at, kind=step.type)
+        if there is None:
+            raise StepFailed(f"the mount on {step.point} is not in the mount table")
+        return Done(there)
+
+    def observe(self, step: Stage, evidence: Evidence, at: At) -> str:
+        """Compare with the mount table."""
+        return changed(evidence, at, read_only=False)
+
+    def undo(self, step: Stage, evidence: Evidence, at: At) -> Outcome:
+        """Take it off after the last of its users."""
+        if at.peers:
+            return Done()
+        return take_off(step.point, evidence, at, remote=mountinfo.can_hang(step.type))
+
+
+class ScratchHandler(Plain[Scratch]):
+    """A directory with a size limit; today's backend is memory."""
+
+    def key(self, step: Scratch) -> str:
+        """The mount point."""
+        return f"mount:{step.point}"
+
+    def describe(self, step: Scratch) -> str:
+        """One line."""
+        return f"scratch of {step.bytes >> 20} MiB on {step.point} for uid {step.uid}"
+
+    def do(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
+        """Mount it, or take what is there."""
+        need_visible(at)
+        if step.root:
+            raise StepFailed(f"scratch on {step.root}: only memory is offered so far")
+        if (there := found(step.point, at, kind="tmpfs")) is None:
+            make_point(step.point)
+            at.node.mark("scratch.point-made")
+            options = {"size": str(step.bytes), "mode": "0700", "uid": str(step.uid), "gid": str(step.gid)}
+            ask(at, "make", {"type": "tmpfs", "options": options, "point": step.point}, remote=False)
+            at.node.mark("scratch.mounted")
+            there = found(step.point, at, kind="tmpfs")
+        if there is None:
+            raise StepFailed(f"the mount on {step.point} is not in the mount table")
+        return Done({**there, "limit": "tmpfs", "bytes": step.bytes})
+
+    def observe(self, step: Scratch, evidence: Evidence, at: At) -> str:
+        """Compare with the mount table."""
+        return changed(evidence, at, read_only=False)
+
+    def undo(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
+        """Take it off; what was in it is gone with it."""
+        return take_off(step.point, evidence, at, remote=False)

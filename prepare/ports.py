@@ -1,0 +1,115 @@
+"""Ports of the host for a consumer: picked from a range, tried, and never given to two.
+
+A port is free if it can be bound on every address, of IPv4 and IPv6, TCP and UDP; one that an outgoing
+connection uses cannot. What was picked is written down before anybody is told. The agent does not sit on the
+ports, since then the consumer could not bind them: a range that the kernel uses for outgoing connections too
+is reported (`overlap`), because there a port can be lost again.
+"""
+
+import errno
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from xce.prepare.step import At, Done, Evidence, Note, Outcome, Plain, Ports, StepFailed
+
+
+class PortsHandler(Plain[Ports]):
+    """See the module."""
+
+    outlasts_boot = True
+
+    def key(self, step: Ports) -> str:
+        """All ports of the host are one thing, so that everybody sees what is taken."""
+        return "ports"
+
+    def describe(self, step: Ports) -> str:
+        """One line."""
+        wanted = ", ".join(str(port) for port in step.exact) or f"{step.count} of {step.low} to {step.high}"
+        return f"ports {step.name}: {wanted}"
+
+    def do(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
+        """Pick, and have it written down; then they are the consumer's."""
+        if "ports" in evidence:
+            return Done(evidence)
+        held = {port for peer in at.peers for port in peer.evidence.get("ports", [])}
+        held |= {
+            port for other, given in at.earlier if isinstance(other, Ports) for port in given.get("ports", [])
+        }
+        return Note({"ports": pick(step, held)})
+
+    def observe(self, step: Ports, evidence: Evidence, at: At) -> str:
+        """The consumer may have bound them or not; nobody else was given them."""
+        return ""
+
+    def undo(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
+        """They are free with the record; who is left of the consumer was ended before."""
+        return Done()
+
+
+def pick(step: Ports, held: set[int]) -> list[int]:
+    """Ports that nobody has and nobody uses. Raises `StepFailed`."""
+    if step.exact:
+        for port in step.exact:
+            if port in held:
+                raise StepFailed(f"ports {step.name}: {port} is another claim's")
+            if not is_free(port):
+                raise StepFailed(f"ports {step.name}: {port} is in use on this host")
+        return list(step.exact)
+    picked: list[int] = []
+    for port in range(step.low, step.high + 1):
+        if len(picked) == step.count:
+            break
+        if port not in held and is_free(port):
+            picked.append(port)
+    if len(picked) < step.count:
+        raise StepFailed(
+            f"ports {step.name}: only {len(picked)} of {step.count} are free from {step.low} to {step.high}"
+        )
+    return picked
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody has the port: not listening, not for a connection of its own."""
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+            try:
+                trial = socket.socket(family, kind)
+            except OSError:
+                continue  # no IPv6 here
+            with trial:
+                if family == socket.AF_INET6:
+                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                try:
+                    trial.bind((address, port))
+                except OSError as error:
+                    if error.errno == errno.EADDRNOTAVAIL:
+                        continue
+                    return False
+    return True
+
+
+def overlap(low: int, high: int, proc: str = "/proc") -> str:
+    """What is wrong with a range of ports: the part that the kernel uses itself; '' if nothing is."""
+    place = Path(proc, "sys/net/ipv4")
+    try:
+        first, last = (int(part) for part in (place / "ip_local_port_range").read_text("ascii").split())
+        reserved = (place / "ip_local_reserved_ports").read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    both = range(max(low, first), min(high, last) + 1)
+    taken = [port for port in both if not _is_in(port, reserved.split(","))]
+    if not taken:
+        return ""
+    return (
+        f"ports {taken[0]} to {taken[-1]} are also used by the kernel for outgoing connections; choose "
+        f"others or reserve them: sysctl -w net.ipv4.ip_local_reserved_ports={low}-{high}"
+    )
+
+
+def _is_in(port: int, ranges: Iterable[str]) -> bool:
+    for one in ranges:
+        low, _, high = one.partition("-")
+        if low.isdecimal() and int(low) <= port <= int(high or low):
+            return True
+    return False

@@ -1,0 +1,284 @@
+"""Steps as values: what one kind of step needs, what it gives, and what can become of it.
+
+A step says what is to be there, completely: it can be printed, kept in the journal and carried out by another
+process after a crash. Its *key* names the thing that it works on; steps of other bindings with the same key
+are its *peers*, and what they share (a cgroup, a staged volume) goes with the last of them. How a kind is
+done, observed and undone is its handler's, in `steps.HANDLERS`.
+
+A handler's `do` and `undo` may be called again after a crash at any point, with or without what they gave
+before: they look first, take what is there if it is as it should be, and make the rest. They never wait:
+what takes time gives `Wait`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from xce.linux.cgroup import Cgroup
+from xce.linux.mountinfo import Mount
+from xce.linux.users import User
+from xce.model.instance import Instance
+from xce.model.profile import Claims, Profile
+
+Evidence: TypeAlias = dict[str, Any]
+"""What was read back from the kernel, as JSON can have it."""
+
+
+class StepFailed(Exception):
+    """A step that cannot be done, in words for whoever asked; what it did so far is undone."""
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory that stays for a while after its claim."""
+
+    root: str
+    elements: list[str]
+    """From the root down; the last is the one to be removed, then those above it that are empty."""
+    due: float
+    """Wall time at which it may be removed."""
+    remote: bool = False
+
+
+class Done(NamedTuple):
+    """It is there, or gone."""
+
+    evidence: Evidence = {}
+    kept: Kept | None = None
+
+
+class Note(NamedTuple):
+    """Write this down before anything is done, then call again with it as evidence."""
+
+    evidence: Evidence
+
+
+class Wait(NamedTuple):
+    """Not yet: look again after `seconds`. `blocker` is set when somebody else must do something."""
+
+    seconds: float
+    reason: str
+    blocker: bool = False
+    instances: tuple[str, ...] = ()
+    """Instances that are not clean because of it."""
+
+
+Outcome: TypeAlias = Done | Note | Wait
+
+
+class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+    """Base of all kinds."""
+
+
+class Group(_Step, frozen=True, kw_only=True, tag="group"):
+    """The consumer's control group."""
+
+    name: str
+    """Below the groups of all consumers."""
+    grace_s: float = 10
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An instance whose devices the consumer gets, with all that finds them again."""
+
+    id: str
+    kind: str
+    vendor: str = ""
+    pci: str = ""
+    port: int = 0
+    """Of a NIC; 0: all of them."""
+    parent: str = ""
+    gi: int | None = None
+    ci: int | None = None
+    minor: int | None = None
+    """As the inventory has it; what the kernel says at prepare wins."""
+    unique: str = ""
+    files: list[str] = []
+    """Device files that its reporter names and the profile lets it name."""
+
+
+class Filter(_Step, frozen=True, kw_only=True, tag="filter"):
+    """The device filter of the consumer's control group: base list and devices, nothing else."""
+
+    group: str
+    base: list[str]
+    devices: list[Device] = []
+    daemons: list[str] = []
+    """Who may keep the devices open."""
+
+
+class Stage(_Step, frozen=True, kw_only=True, tag="stage"):
+    """A file system that is mounted once for all who use it."""
+
+    volume: str
+    point: str
+    type: str
+    source: str = ""
+    options: list[str] = []
+
+
+class Bind(_Step, frozen=True, kw_only=True, tag="bind"):
+    """A directory of a volume, mounted for the consumer."""
+
+    name: str
+    source: str
+    """The volume's directory."""
+    path: str = ""
+    """Below it."""
+    point: str
+    read_only: bool = False
+
+
+class Scratch(_Step, frozen=True, kw_only=True, tag="scratch"):
+    """A directory with a size limit, the user's own."""
+
+    root: str
+    """'' for memory."""
+    name: str
+    point: str
+    bytes: int
+    backend: str
+    uid: int
+    gid: int
+    retention_s: float = 0
+
+
+class Shared(_Step, frozen=True, kw_only=True, tag="shared"):
+    """A consumer's directories on a shared volume."""
+
+    volume: str
+    root: str
+    elements: list[str]
+    """From the volume down: user, job, and so on, encoded."""
+    parts: list[str]
+    uid: int
+    gid: int
+    again: str = "reuse"
+    retention_s: float = 0
+
+
+class Ports(_Step, frozen=True, kw_only=True, tag="ports"):
+    """Ports of the host that nobody else gets."""
+
+    name: str
+    count: int
+    low: int
+    high: int
+    exact: list[int] = []
+
+
+class Environment(_Step, frozen=True, kw_only=True, tag="environment"):
+    """What the consumer has to know, as files: variables, JSON, CDI."""
+
+    directory: str
+    binding: str
+    claim: str
+    variables: dict[str, str] = {}
+    cdi: str = ""
+    """Directory for the CDI file."""
+
+
+Step: TypeAlias = Group | Filter | Stage | Bind | Scratch | Shared | Ports | Environment
+
+
+class Peer(NamedTuple):
+    """A step of another live binding with the same key."""
+
+    binding: str
+    step: Step
+    evidence: Evidence
+    leaving: bool
+    """Its binding is being released or undone."""
+
+
+class Isolation(NamedTuple):
+    """How devices are kept from consumers here: `bpf`, `v1` with its directory, or not at all, and why."""
+
+    mechanism: str
+    root: str = ""
+    """Of the old devices controller, the place that corresponds to the consumers' groups."""
+    reason: str = ""
+
+
+class Node(NamedTuple):
+    """What handlers need of this machine: roots, settings, clocks. One for all steps."""
+
+    settings: Claims
+    profile: Callable[[str], Profile | None]
+    groups: Cgroup
+    """Where consumers' control groups are made."""
+    isolation: Isolation
+    mounts: Callable[[], list[Mount]]
+    """The mount table that counts, as of this turn."""
+    visible: str
+    """Why mounts made here would not be seen where they must; '' if they are."""
+    errands: Callable[[str, str, dict[str, Any], bool], "Evidence | None"]
+    """Do a named operation on a file system, in a child if the last argument says so; None: not done yet."""
+    find_user: Callable[[str], User | None]
+    clock: Callable[[], float]
+    wall: Callable[[], float]
+    mark: Callable[[str], None]
+    """Called at every point where a crash would matter; does nothing but in tests."""
+    proc: str = "/proc"
+    sys: str = "/sys"
+    dev: str = "/dev"
+
+
+class At(NamedTuple):
+    """Where a handler stands: one step of one binding."""
+
+    node: Node
+    binding: str
+    number: int
+    peers: Sequence[Peer]
+    earlier: Sequence[tuple[Step, Evidence]]
+    """The steps before it in the same binding, with what they gave."""
+    progress: dict[str, Any]
+    """Kept between two calls for one step, and lost with the process."""
+    rollback: bool = False
+    """What is undone was never ready: nothing of the user's can be in it yet."""
+
+
+S_contra = TypeVar("S_contra", bound=Step, contravariant=True)
+
+
+class Handler(Protocol[S_contra]):
+    """One kind of step. All calls return at once; OSError is a failure with its text as reason."""
+
+    outlasts_boot: bool
+    """Whether what it gave still holds after the machine was started anew."""
+
+    def key(self, step: S_contra) -> str:
+        """What it works on."""
+
+    def describe(self, step: S_contra) -> str:
+        """One line for a person."""
+
+    def do(self, step: S_contra, evidence: Evidence, at: At) -> Outcome:
+        """Make it so; `evidence` is what an earlier call gave, {} if there was none. Raises `StepFailed`."""
+
+    def observe(self, step: S_contra, evidence: Evidence, at: At) -> str:
+        """'' if the kernel says that it is as `evidence` says; otherwise what has changed."""
+
+    def quiesce(self, step: S_contra, evidence: Evidence, at: At) -> Outcome:
+        """Before anything is taken back: end those who use it."""
+
+    def undo(self, step: S_contra, evidence: Evidence, at: At) -> Outcome:
+        """Take it back; `evidence` may be {} though something was done."""
+
+
+class Plain(Generic[S_contra]):
+    """A handler to derive from: nobody has to be ended first, and nothing outlasts a boot."""
+
+    outlasts_boot = False
+
+    def quiesce(self, step: S_contra, evidence: Evidence, at: At) -> Outcome:
+        """Nobody uses it beside the processes of the group."""
+        return Done()
+
+
+class InstanceMap(Protocol):
+    """The node's inventory: instances by id."""
+
+    def get(self, key: str, /) -> Instance | None:
+        """The instance, if there is one."""

@@ -1,0 +1,37 @@
+"""Bindings from order to release, on the real kernel."""
+
+import os
+
+import pytest
+
+from tests.prepare.world import FULL_ASK, World
+from xce.model.claim import Ask, BindingState
+
+pytestmark = pytest.mark.root
+
+
+def test_one_of_every_kind_is_ready_and_then_gone(world: World) -> None:
+    report = world.bind(FULL_ASK, cards=["full"])
+    assert (report.state, report.reason) == (BindingState.READY, "")
+    assert world.opened(report.binding, "/dev/full", "/dev/zero", "/dev/null") == [
+        "ok",
+        "Operation not permitted",
+        "ok",
+    ]
+    variables = world.variables(report.binding)
+    assert variables["MODE"] == "test"
+    assert len(variables["XCE_PORTS_RPC"].split(",")) == 2
+    with open(variables["XCE_DIR_INPUT"] + "/file") as file:
+        assert file.read() == "data"
+    assert os.stat(variables["XCE_DIR_SCRATCH"]).st_uid == 4711
+    assert os.stat(variables["XCE_DIR_OUT"]).st_uid == 4711
+    assert world.release(report.binding).state is BindingState.RELEASED
+    assert world.leftovers() == []
+
+
+def test_a_claim_for_nothing_is_ready_at_once(world: World) -> None:
+    report = world.bind(Ask())
+    assert report.state is BindingState.READY
+    assert world.opened(report.binding, "/dev/full") == ["Operation not permitted"]
+    world.release(report.binding)
+    assert world.leftovers() == []

@@ -1,0 +1,224 @@
+"""Killed at every point, the same order leads to the same end, and nothing is left.
+
+The points are those that a run without a kill passes: before and after each write to the journal, and before,
+in and after each step. Nothing names them here, so a new kind of step is covered when it is in the order.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.prepare.world import FULL_ASK, World
+from xce.linux import mountapi, syscalls
+from xce.linux.cgroup import Cgroup
+from xce.model.claim import Ask, BindingState, Consumer, PortsAsk
+from xce.prepare.execute import Refused
+from xce.prepare.step import Evidence
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+READY, RELEASED, FAILED = BindingState.READY, BindingState.RELEASED, BindingState.FAILED
+TAKEN = 20_001
+IMPOSSIBLE = Ask(
+    mounts=FULL_ASK.mounts,
+    scratch_bytes=1 << 20,
+    shared=FULL_ASK.shared,
+    ports=[PortsAsk(name="taken", exact=[TAKEN])],
+)
+
+
+class Point(NamedTuple):
+    """The `turn`th time that `name` is passed."""
+
+    name: str
+    turn: int
+
+
+class Scenario(NamedTuple):
+    """What is done with a node, in a process that is killed; and what must be true in the end."""
+
+    before: Callable[[World], None]
+    act: Callable[[World], None]
+    end: dict[str, BindingState]
+
+
+def prepare(world: World) -> None:
+    world.bind(FULL_ASK, cards=["full"], binding="b1")
+
+
+def release(world: World) -> None:
+    world.release("b1")
+
+
+def prepare_impossible(world: World) -> None:
+    world.bind(IMPOSSIBLE, cards=["full"], binding="b1")
+
+
+TWIN = Consumer(name="both", user="alice")
+
+
+def prepare_twin(world: World) -> None:
+    """A second binding of the same consumer, on the same staged volume."""
+    world.bind(FULL_ASK, cards=["zero"], binding="b1", consumer=TWIN)
+
+
+def prepare_first_twin(world: World) -> None:
+    world.bind(FULL_ASK, cards=["full"], binding="b0", consumer=TWIN)
+
+
+def prepare_twins(world: World) -> None:
+    prepare_first_twin(world)
+    prepare_twin(world)
+
+
+def nothing(_world: World) -> None:
+    """The node is new."""
+
+
+SCENARIOS = {
+    "prepare": Scenario(nothing, prepare, {"b1": READY}),
+    "release": Scenario(prepare, release, {"b1": RELEASED}),
+    "prepare that fails": Scenario(nothing, prepare_impossible, {"b1": FAILED}),
+    "prepare beside another of the consumer": Scenario(
+        prepare_first_twin, prepare_twin, {"b0": READY, "b1": READY}
+    ),
+    "release beside another of the consumer": Scenario(prepare_twins, release, {"b0": READY, "b1": RELEASED}),
+}
+
+
+class Watch:
+    """Called at every point; kills the process at one of them."""
+
+    def __init__(self, at: Point | None) -> None:
+        self.at = at
+        self.passed: list[Point] = []
+
+    def __call__(self, name: str) -> None:
+        point = Point(name, sum(1 for passed in self.passed if passed.name == name))
+        self.passed.append(point)
+        if point == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def worlds(place: Path, group: Cgroup, mark: Callable[[str], None]) -> Iterator[World]:
+    group.create()
+    world = World(place, group, mark=mark)
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+def killed(place: Path, group: Cgroup, scenario: Scenario, at: Point) -> None:
+    """Act in a process of its own, which is killed at a point."""
+    pid = os.fork()  # noqa: TID251 - starting an interpreter 300 times would take minutes
+    if pid == 0:
+        try:
+            watch = Watch(None)
+            with worlds(place, group, watch) as world:
+                scenario.before(world)
+                watch.passed.clear()
+                watch.at = at
+                scenario.act(world)
+        finally:
+            os._exit(3)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status), f"it was not killed at {at}"
+
+
+def passed(place: Path, group: Cgroup, scenario: Scenario) -> list[Point]:
+    """The points of a run without a kill."""
+    watch = Watch(None)
+    with worlds(place, group, watch) as world:
+        scenario.before(world)
+        watch.passed.clear()
+        scenario.act(world)
+        points = list(watch.passed)
+        assert_end(world, scenario)
+    return points
+
+
+def assert_end(world: World, scenario: Scenario) -> None:
+    """Everybody is where he should be, and after a release of all nothing is left."""
+    for binding, state in scenario.end.items():
+        report = world.settled(binding)
+        assert (report.state, report.note) == (state, ""), report
+        if state is READY:
+            assert world.evidence(binding, "filter")["devices"]
+            world.executor.check()
+            assert not world.executor.entries[binding].drift
+            assert len([point for point in world.mounts() if f"/{binding}/" in point]) == 3
+    for binding in scenario.end:
+        world.release(binding)
+    assert world.leftovers() == []
+    assert world.journal.orders() == {}
+    assert not any(world.node.groups.children())
+
+
+def again(world: World, scenario: Scenario) -> None:
+    """The same order once more, as its caller would give it."""
+    with contextlib.suppress(Refused):  # it has ended already
+        scenario.act(world)
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory: a killed process loses nothing there either, and a sync costs nothing."""
+    with socket.socket() as taken, contextlib.suppress(OSError):
+        taken.bind(("0.0.0.0", TAKEN))
+        tree, at = mountapi.make("tmpfs", {"mode": "0755"}), os.open(tmp_path, os.O_PATH)
+        mountapi.attach(tree, at)
+        os.close(tree)
+        os.close(at)
+        yield tmp_path
+        syscalls.umount2(str(tmp_path), syscalls.MNT_DETACH)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_c_sta_03_killed_at_every_point_nothing_is_lost_and_nothing_left(
+    world: World, fast: Path, name: str
+) -> None:
+    scenario = SCENARIOS[name]
+    points = passed(fast / "whole", world.group.child("whole"), scenario)
+    kinds = {point.name.partition(".")[0] for point in points}
+    assert {"order", "group", "filter", "stage", "bind", "scratch", "shared"} <= kinds
+    wrong: Evidence = {}
+    for number, at in enumerate(points):
+        place, group = fast / str(number), world.group.child(str(number))
+        group.create()
+        killed(place, group, scenario, at)
+        try:
+            with worlds(place, group, lambda _: None) as restarted:
+                again(restarted, scenario)
+                assert_end(restarted, scenario)
+        except AssertionError as error:
+            wrong[f"{at.name}#{at.turn}"] = str(error)[:600]
+        group.remove()
+    assert wrong == {}, f"{len(wrong)} of {len(points)} points"
+
+
+def test_c_csi_05_killed_between_two_steps_of_a_mount_ends_without_any_new_order(
+    world: World, fast: Path
+) -> None:
+    """Nobody repeats the order here: the restarted node goes on by itself."""
+    for number, name in enumerate(
+        ("bind.after-do", "stage.after-do", "bind.after-undo", "bind.undone.after-write")
+    ):
+        place, group = fast / str(number), world.group.child(str(number))
+        group.create()
+        releasing = "undo" in name
+        scenario = SCENARIOS["release" if releasing else "prepare"]
+        killed(place, group, scenario, Point(name, 0))
+        with worlds(place, group, lambda _: None) as restarted:
+            report = restarted.settled("b1", within=30)
+            assert report.state is (RELEASED if releasing else READY)
+            restarted.release("b1")
+            assert restarted.leftovers() == []
+        group.remove()
