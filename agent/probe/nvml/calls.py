@@ -109,9 +109,10 @@ def _kind(handle: Handle) -> Fields:
 
 
 def _firmware(handle: Handle) -> Fields:
+    gsp = known(pynvml.nvmlDeviceGetGspFirmwareVersion, handle)
     return {
         "vbios": known(pynvml.nvmlDeviceGetVbiosVersion, handle),
-        "gsp": known(pynvml.nvmlDeviceGetGspFirmwareVersion, handle),
+        "gsp": gsp.decode("ascii", "replace") if isinstance(gsp, bytes) else gsp,
     }
 
 

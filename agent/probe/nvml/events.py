@@ -32,8 +32,7 @@ class Events:
         self._set: Any = None
         self._registered: dict[int, str] = {}
         self._heard: deque[facts.Xid] = deque(maxlen=KEPT)
-        self.error = ""
-        """Why XIDs cannot be heard, if so."""
+        self._errors: dict[str, str] = {}
 
     def register(self, handle: Handle, uuid: str) -> None:
         """Hear this GPU from now on; one that is heard already stays as it is."""
@@ -46,13 +45,15 @@ class Events:
             if kinds:
                 pynvml.nvmlDeviceRegisterEvents(handle, kinds, self._set)
         except pynvml.NVMLError as error:
-            self.error = f"events of {uuid}: {error} ({error.value})"
+            self._errors[uuid] = f"events of {uuid}: {error} ({error.value})"
             return
+        self._errors.pop(uuid, None)
         self._registered[_pointer(handle)] = uuid  # also where there is nothing to hear: not asked again
 
     def forget_but(self, uuids: set[str]) -> None:
         """A GPU that is gone is registered anew when it comes back."""
         self._registered = {at: uuid for at, uuid in self._registered.items() if uuid in uuids}
+        self._errors = {uuid: error for uuid, error in self._errors.items() if not uuid or uuid in uuids}
 
     def wait(self, timeout_s: float) -> int:
         """Take in what is there, waiting for the first at most so long. How many XIDs were told."""
@@ -62,9 +63,10 @@ class Events:
             try:
                 event = pynvml.nvmlEventSetWait(self._set, milliseconds)
             except pynvml.NVMLError as error:
-                if error.value != pynvml.NVML_ERROR_TIMEOUT:
-                    self.error = f"waiting for events: {error} ({error.value})"
+                self._errors.pop("", None)
+                if error.value != pynvml.NVML_ERROR_TIMEOUT:  # as when a GPU is lost: a new set, without it
                     self.drop()
+                    self._errors[""] = f"waiting for events: {error} ({error.value})"
                 break
             self._heard.append(self._xid(event))
             count, milliseconds = count + 1, 0
@@ -95,6 +97,11 @@ class Events:
             try:
                 pynvml.nvmlEventSetFree(self._set)
             except pynvml.NVMLError as error:
-                self.error = f"giving back the event set: {error} ({error.value})"
+                self._errors[""] = f"giving back the event set: {error} ({error.value})"
         self._set = None
         self._registered.clear()
+
+    @property
+    def error(self) -> str:
+        """Why XIDs cannot be heard of some GPU; '' if they can."""
+        return "; ".join(self._errors.values())

@@ -19,6 +19,7 @@ from xce.agent.probe.nvml import calls, slices
 from xce.agent.probe.nvml.calls import CALLS, UNKNOWN_CODES, Call, Fields, Handle
 from xce.agent.probe.nvml.events import Events
 
+SONAME = "libnvidia-ml.so.1"
 MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 """Answers after which a GPU is asked nothing more in this reading."""
@@ -39,7 +40,10 @@ BUDGET = Budget()
 
 
 class Library:
-    """Found, initialised, asked, given back. `path` is the file to load; '' lets the linker find it."""
+    """Found, initialised, asked, given back.
+
+    `path` is the file to load, or the folder of `libnvidia-ml.so.1`; '' lets the dynamic linker find it.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,8 @@ class Library:
         timer: Callable[[], float] = time.perf_counter,
         budget: Budget = BUDGET,
     ) -> None:
-        self._path, self._clock, self._timer, self._budget = path, clock, timer, budget
+        self._path = os.path.join(path, SONAME) if path and os.path.isdir(path) else path
+        self._clock, self._timer, self._budget = clock, timer, budget
         self._open = False
         self._loaded: tuple[str, object] | None = None
         self._meters = {

@@ -268,6 +268,13 @@ def test_a_driver_that_knows_the_second_form_of_the_fabric_alone_is_asked_for_th
     assert (gpu.fabric.clique, gpu.fabric.health, gpu.fabric.summary) == (32766, 0, None)
 
 
+def test_the_library_is_found_in_a_folder_too(lab: Make) -> None:
+    node = lab({**four(), "1.gsp": "580.105.08"})
+    library = Library(str(node.stand_in.library.parent))
+    assert library.read().gpus[1].gsp == "580.105.08"
+    library.close()
+
+
 def test_nvlinks_end_where_the_library_says_so(lab: Make) -> None:
     links = {
         "link.0.active": 1, "link.0.version": 4, "link.0.remote": "00000000:C1:00.0", "link.0.type": 2,
@@ -466,6 +473,20 @@ def test_a_gpu_that_came_back_is_heard_again_and_so_are_all_after_a_release(lab:
     node.stand_in.xid(3, 48)
     assert node.library.wait_events(1.0) == 1
     assert node.library.read().xids[0].uuid[-1] == "3"
+    assert node.library.deaf == ""
+
+
+def test_a_wait_that_fails_for_a_lost_gpu_is_made_good_with_a_new_set(lab: Make) -> None:
+    node = lab(four())
+    node.library.read()
+    node.stand_in.control({"code.nvmlEventSetWait_v2.-1": 15})
+    assert node.library.wait_events(0.1) == 0
+    assert node.library.deaf == "waiting for events: GPU is lost (15)"
+    node.stand_in.control()
+    node.library.read()
+    node.stand_in.xid(0, 79)
+    assert node.library.wait_events(1.0) == 1
+    assert node.library.wait_events(0.0) == 0
     assert node.library.deaf == ""
 
 
