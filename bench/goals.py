@@ -70,5 +70,8 @@ _TABLE = (
     _at_most("G29", "ingest at 100,000 hosts, against 1,000 hosts", 2.5, 1.8),
     _at_most("G30.all", "bytes of a 20-value report, all changed", 340, 180, "B"),
     _at_most("G30.four", "bytes of a 20-value report, 4 changed", 120, 80, "B"),
+    _at_most("G31", "full reading of /sys: 8 GPUs, 11 NICs, 160 other PCI functions", 20, 6, "ms"),
+    _at_most("G31.floor", "the same against opening and reading the same files", 6, 3),
+    _at_most("G32", "topology of 64 GPUs and 64 NICs from its facts", 100, 30, "ms"),
 )
 GOALS = {goal.key: goal for goal in _TABLE}

@@ -31,7 +31,7 @@ _ABSENT = {
     errno.ENETDOWN,
     errno.EAGAIN,
 }
-_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.IGNORECASE)
+_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 class Tree:
@@ -184,8 +184,8 @@ def pci_path(link: str) -> tuple[list[str], str | None]:
     functions: list[str] = []
     root = None
     for part in link.split("/"):
-        if _HOST_BRIDGE.fullmatch(part):
-            root, functions = part.lower(), []
+        if part.startswith("pci") and _HOST_BRIDGE.fullmatch(part):
+            root, functions = part, []
         elif ":" in part and (address := facts.address(part)) is not None:
             functions.append(address)
     return functions, root
