@@ -118,6 +118,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An XID that nothing has ended yet."""
     told: float = 0.0
     """`at` of the newest event that was taken into account."""
+    gone: float = 0.0
+    """When it was last seen to be lost: what was told before then ended when it came back."""
     waived: tuple[str, ...] = ()
     """Causes that an admin has cleared; each holds until it is gone."""
     waiver: str = ""
@@ -154,21 +156,25 @@ def _rebooted(record: Record, *, now: float, boot: str) -> Record:
         return record
     if not record.boot:
         return _with(record, boot=boot, entered=now)
-    return _with(record, boot=boot, entered=now, fell=now, event=None, told=0.0)
+    return _with(record, boot=boot, entered=now, fell=now, event=None, told=0.0, gone=0.0)
 
 
 def _take_events(record: Record, verdict: Verdict, *, now: float, rules: Rules) -> Record:
-    """Take in new events; the driver's word, or a disappearance and return, ends an old one."""
-    new = [event for event in verdict.events if event.at > record.told]
-    if new:
-        newest = max(new, key=lambda event: event.at)
-        return _with(record, event=newest, told=newest.at)
+    """Take in new events; the driver's word, or a disappearance and return, ends an old one.
+
+    A GPU that is lost has often no name under which an event could reach it: it is told when it is back.
+    """
+    newest = max(verdict.events, key=lambda event: event.at, default=None)
+    if newest is not None and newest.at > record.told:
+        record = _with(record, event=newest, told=newest.at)
     event = record.event
     if event is None or any(fault.health in (Health.UNKNOWN, Health.LOST) for fault in verdict.faults):
         return record
-    came_back = record.state == State.LOST
+    came_back = event.at <= record.gone
     believed = bool(verdict.cured) and now - event.at >= rules.settle_s
-    return _with(record, event=None) if came_back or believed else record
+    if not (came_back or believed):
+        return record
+    return _with(record, event=None, probation_s=max(record.probation_s, rules.event_probation_s))
 
 
 def _standing(record: Record, verdict: Verdict) -> Fault | None:
@@ -188,6 +194,8 @@ def _fallen(record: Record, fault: Fault, *, now: float, rules: Rules) -> Record
     least = rules.event_probation_s if record.event is not None else 0.0
     due = rules.probation_s[min(max(falls, 1), len(rules.probation_s)) - 1]
     record = _with(record, falls=falls, fell=now if falling else record.fell, fault=fault)
+    if fault.health == Health.LOST:
+        record = _with(record, gone=now)
     before = 0.0 if falling else record.probation_s
     return _moved(_with(record, probation_s=max(before, least, due)), change, now=now)
 
@@ -273,6 +281,12 @@ def shown(record: Record, verdict: Verdict) -> Shown:
         recovery=last.recovery,
         notes=notes,
     )
+
+
+def alone(verdict: Verdict) -> Shown:
+    """What one reading shows where nothing is remembered, as of a machine in a file."""
+    record = step(Record(), verdict, now=0.0, wall="", boot="none")
+    return msgspec.structs.replace(shown(record, verdict), since="")
 
 
 def below(own: Shown, parent: Shown) -> Shown:

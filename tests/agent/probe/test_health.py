@@ -138,6 +138,18 @@ def test_what_ends_an_xid_besides_the_drivers_word(how: str) -> None:
         assert gpu.at(150, WELL).health == Health.AVAILABLE
 
 
+def test_an_xid_of_a_gpu_that_was_lost_when_it_was_told_ended_with_its_return() -> None:
+    """While it is lost the library cannot say who it is: the event reaches its record when it is back."""
+    gpu = Patient()
+    gpu.at(100, LOST)
+    gpu.at(110, LOST)
+    back = gpu.at(120, xid(105.0))
+    assert back.reason == "on probation after: GPU is lost"
+    assert back.recovery == "by itself after 30 s without a fault"
+    assert gpu.at(150, xid(105.0)).health == Health.AVAILABLE
+    assert gpu.at(160, xid(155.0)).reason == "XID 79"
+
+
 def test_what_cannot_be_read_is_unknown_and_neither_mends_nor_condemns() -> None:
     """C-GPU-06: a mismatch of driver and library says nothing of the GPUs."""
     gpu = Patient()
@@ -190,6 +202,13 @@ def test_what_an_admin_cannot_clear_is_refused_with_the_reason() -> None:
         gpu.clear(30, why=" ")
     with pytest.raises(ValueError, match="cannot clear an instance that is healthy"):
         Patient().clear(0)
+
+
+def test_a_reading_without_memory_shows_its_faults_and_events() -> None:
+    assert health.alone(WELL).health == Health.AVAILABLE
+    assert health.alone(LOST).reason == "GPU is lost"
+    assert health.alone(UNKNOWN).health == Health.UNKNOWN
+    assert health.alone(xid(5.0)).reason == "XID 79"
 
 
 def test_a_part_is_never_better_than_the_whole() -> None:
