@@ -11,8 +11,8 @@ import msgspec
 from xce.agent.probe import facts, xid
 from xce.model.instance import Health
 
-LOST_CODES = frozenset({15, 28, 999})
-"""NVML's answers for a handle or a device that is gone: GPU is lost, GPU not found, Unknown Error."""
+LOST_CODES = frozenset({6, 15, 28, 999})
+"""NVML's answers for what is gone: Not Found, GPU is lost, GPU not found, Unknown Error."""
 RESET_CODES = frozenset({11, 16})
 """Interrupt issue, GPU requires restart: it is there and works for nobody."""
 

@@ -134,7 +134,8 @@ class Library:
         due = self._due(everything=everything)
         reading = _Reading(self._timer)
         gpus = [self._by_index(index, due, reading) for index in range(count)]
-        gpus = self._with_missing(gpus, expected, due, reading)
+        excluded = self._once("excluded", _excluded) or ()
+        gpus = self._with_missing(gpus, set(expected).difference(excluded), due, reading)
         self._measure(reading)
         known = {gpu.uuid for gpu in gpus}
         self._answers = {uuid: kept for uuid, kept in self._answers.items() if uuid in known}
@@ -144,7 +145,7 @@ class Library:
             driver=self._once("driver", pynvml.nvmlSystemGetDriverVersion),
             nvml=self._once("nvml", pynvml.nvmlSystemGetNVMLVersion),
             cuda=self._once("cuda", _cuda),
-            excluded=self._once("excluded", _excluded) or (),
+            excluded=excluded,
             count=count,
             gpus=tuple(gpus),
             xids=self._events.heard(),
@@ -217,13 +218,13 @@ class Library:
     def _with_missing(
         self,
         gpus: list[facts.NvidiaGpu],
-        expected: tuple[str, ...],
+        expected: set[str],
         due: set[str],
         reading: "_Reading",
     ) -> list[facts.NvidiaGpu]:
         """Ask by address for what is not listed: so an error that had no name comes with one."""
-        listed = {gpu.pci for gpu in gpus}
-        asked = [self._by_address(each, due, reading) for each in expected if each not in listed]
+        listed = {gpu.pci for gpu in gpus if gpu.pci is not None}
+        asked = [self._by_address(each, due, reading) for each in sorted(expected - listed)]
         named = sum(1 for gpu in asked if gpu.error)
         kept = []
         for gpu in gpus:

@@ -39,6 +39,7 @@ def test_what_is_no_fault(gpu: dict[str, object]) -> None:
     [
         ({"error": "GetMemoryInfo: GPU is lost", "code": 15}, "lost", Health.LOST),
         ({"error": "GetHandleByIndex: Unknown Error", "code": 999}, "lost", Health.LOST),
+        ({"error": "GetHandleByPciBusId: Not Found", "code": 6}, "lost", Health.LOST),
         ({"error": "GetUUID: GPU requires restart", "code": 16}, "reset-required", Health.UNAVAILABLE),
         ({"error": "GetHandleByIndex: Insufficient Permissions", "code": 4}, "library", Health.UNKNOWN),
         ({"recovery": "reset"}, "recovery", Health.UNAVAILABLE),
