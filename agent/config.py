@@ -9,8 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
+from xce.agent.discovery import expect, ports
 from xce.agent.memory import Memory
-from xce.model.configuration import AgentFile, ExternalFile
+from xce.model.configuration import AgentFile, Discovery, ExternalFile
 from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.supply import name_problem
 
@@ -115,6 +116,22 @@ def _problems(settings: AgentFile | ExternalFile, path: str) -> list[ConfigError
         found["broker"] = f"{settings.broker!r} is no endpoint; tcp://HOST:PORT or ipc:///PATH"
     if settings.name and (problem := name_problem(settings.name)):
         found["name"] = problem
+    if isinstance(settings, AgentFile):
+        found |= _discovery_problems(settings.discovery)
     if metrics and not address(metrics):
         found["metrics"] = f"{metrics!r} is not ADDRESS:PORT"
     return [ConfigError(path, 0, key, problem) for key, problem in sorted(found.items())]
+
+
+def _discovery_problems(settings: Discovery) -> dict[str, str]:
+    paths = ("library", "root", "machine", "topology")
+    relative = {
+        f"discovery.{key}": "must be an absolute path"
+        for key in paths
+        if (path := getattr(settings, key)) and not os.path.isabs(path)
+    }
+    found = {
+        "discovery.expected": expect.problem(settings.expected),
+        "discovery.ports": ports.problem(settings.ports),
+    }
+    return relative | {key: problem for key, problem in found.items() if problem}

@@ -4,9 +4,10 @@ Puts the parts of `xce.reporters` on the agent's loop and between them and the n
 imported after the connection to the broker was begun, not before.
 """
 
+import random
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xce.agent import status
 from xce.agent.intake import Intake
@@ -15,15 +16,20 @@ from xce.agent.node import Node
 from xce.linux import cgroup
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Reaper
-from xce.model.builtin_types import BUILTIN
+from xce.model import configuration
+from xce.model.builtin_types import BUILTIN, DISCOVERY
 from xce.model.configuration import AgentReporters, ReporterSettings
 from xce.model.message import ReporterState
 from xce.reporters import supervisor
 from xce.reporters.builtin import TICK_S, HostSource
 from xce.reporters.cage import Node as CageNode
 from xce.reporters.directory import Candidate, parse_settings
+from xce.reporters.result import View
 from xce.reporters.supervisor import Supervisor
 from xce.reporters.watch import Watch
+
+if TYPE_CHECKING:
+    from xce.agent.discovery.discovery import Discovery
 
 
 class Crew:
@@ -42,10 +48,12 @@ class Crew:
         group: str,
     ) -> None:
         self._loop, self._reaper, self._node, self._memory = loop, reaper, node, memory
+        self._home: cgroup.Cgroup | None = None
         self._name, self._external = name, external
         self._state_directory, self._group_setting = state_directory, group
         self._group_fault = ""
         self._supervisor: Supervisor | None = None
+        self.discovery: Discovery | None = None
         self._watch: Watch | None = None
         self._source = BuiltinSource(loop, node)
         self.intake = Intake(
@@ -53,14 +61,20 @@ class Crew:
             now=loop.now,
             rerun=self.reset,
             assign=self._assign,
-            keep_generations=lambda: memory.keep_generations(node.generations),
+            keep_generations=self._keep_generations,
             identity=name if external else "",
         )
 
     # ---------------------------------------------------------------------------------------- orders
 
-    def begin(self, settings: AgentReporters) -> None:
+    def begin(self, settings: AgentReporters, discovery: configuration.Discovery | None) -> None:
         """Start what is to be started; what an agent before this one left behind is ended."""
+        self._home = self._find_home()
+        self._begin_reporters(settings)
+        if discovery is not None:
+            self._begin_discovery(discovery)
+
+    def _begin_reporters(self, settings: AgentReporters) -> None:
         if settings.load_indices and not self._external:
             self._source.start()
         else:
@@ -72,7 +86,7 @@ class Crew:
             settings,
             node=CageNode(name=self._name, external=self._external),
             state_directory=self._state_directory,
-            group=self._home(),
+            group=self._home,
             look_again=lambda: self._watch.soon() if self._watch else None,
         )
         self._watch = Watch(
@@ -85,12 +99,40 @@ class Crew:
         )
         self._watch.look()
 
+    def _begin_discovery(self, settings: configuration.Discovery) -> None:
+        from xce.agent.discovery.discovery import Discovery  # noqa: PLC0415 - not for external reporters
+
+        self.discovery = Discovery(
+            self._loop,
+            self._reaper,
+            self._node,
+            settings,
+            state_directory=self._state_directory,
+            group=self._home,
+            keep_generations=self._keep_generations,
+            chance=random.random,
+        )
+        self.discovery.begin()
+
     def change(self, settings: AgentReporters) -> None:
         """Go by other settings: runs in progress are ended, values stay until they are given anew."""
-        self.stop(lambda: self.begin(settings))
+
+        def begin() -> None:
+            self._home = self._find_home()
+            self._begin_reporters(settings)
+
+        self._stop_reporters(begin)
+
+    def change_discovery(self, settings: configuration.Discovery) -> None:
+        """Go by other settings: the probe is started anew, what it has found stays."""
+        if self.discovery is not None:
+            self.discovery.stop(lambda: self._begin_discovery(settings))
 
     def reset(self, name: str) -> bool:
         """Forget a reporter's failures and run it soon; False if there is none of that name."""
+        if name == DISCOVERY and self.discovery is not None:
+            self.discovery.prober.reset()
+            return True
         return self._supervisor is not None and self._supervisor.reset(name)
 
     def apply_types(self) -> None:
@@ -99,6 +141,18 @@ class Crew:
 
     def stop(self, done: Callable[[], object]) -> None:
         """End everything that runs; `done()` when nothing is left but what cannot be killed."""
+        busy = [self._stop_reporters, *([self.discovery.stop] if self.discovery else [])]
+        left = [len(busy)]
+
+        def one_less() -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                done()
+
+        for stop in busy:
+            stop(one_less)
+
+    def _stop_reporters(self, done: Callable[[], object]) -> None:
         if self._watch is not None:
             self._watch.close()
         if self._supervisor is not None:
@@ -109,8 +163,8 @@ class Crew:
     def kill(self) -> None:
         """Do not wait any longer for those that have been told to end."""
         self._source.stop()
-        if self._supervisor is not None and self._supervisor.group is not None:
-            self._supervisor.group.kill()
+        if self._supervisor is not None:
+            self._supervisor.kill()
 
     # ------------------------------------------------------------------------------------------ show
 
@@ -128,7 +182,7 @@ class Crew:
                 name,
                 state,
                 self._node,
-                view=self._supervisor.view(name) if self._supervisor else None,
+                view=self._view(name),
                 account=self.intake.accounts.get(name),
                 now=now,
             )
@@ -153,11 +207,20 @@ class Crew:
     def faults(self) -> dict[str, str]:
         """What is wrong, by what it is about; '' where nothing is."""
         directory = self._watch.fault if self._watch else ""
-        return {"control group": self._group_fault, "reporters' directory": directory}
+        own = self.discovery.faults() if self.discovery else {}
+        return {"control group": self._group_fault, "reporters' directory": directory, **own}
 
     # ---------------------------------------------------------------------------------------- inside
 
-    def _home(self) -> cgroup.Cgroup | None:
+    def _view(self, name: str) -> View | None:
+        if name == DISCOVERY and self.discovery is not None:
+            return self.discovery.view()
+        return self._supervisor.view(name) if self._supervisor else None
+
+    def _keep_generations(self) -> None:
+        self._memory.keep_generations(self._node.generations)
+
+    def _find_home(self) -> cgroup.Cgroup | None:
         try:
             group = supervisor.home(self._name, setting=self._group_setting, own=cgroup.own())
         except OSError as error:

@@ -30,7 +30,7 @@ from xce.agent.types import Types
 from xce.linux import listen, proc
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Reaper
-from xce.model import VERSION
+from xce.model import VERSION, configuration
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.link import Phase
 from xce.model.refusal import ConfigRefused
@@ -137,7 +137,7 @@ class Daemon:
             state_directory=self.memory.directory or f"{self.settings.run_directory}/state",
             group=self.settings.cgroup,
         )
-        self.crew.begin(self.settings.reporters)
+        self.crew.begin(self.settings.reporters, _discovery(self.settings))
         self._open_metrics()
         self.loop.call_later(COLD_S, self.node.warm_up)
         self.loop.call_later(MINUTE_S, self._each_minute)
@@ -309,6 +309,9 @@ class Daemon:
             return
         if now.reporters != before.reporters:
             self.crew.change(now.reporters)
+        wanted = _discovery(now)
+        if wanted is not None and wanted != _discovery(before):
+            self.crew.change_discovery(wanted)
         self._open_metrics()
 
     # ------------------------------------------------------------------------------------------ stop
@@ -352,6 +355,10 @@ def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
     """Run until told to end; the exit code. Raises `CannotStart`, `ConfigRefused`."""
     gc.disable()
     return Daemon(read, path, role=role, logger=Log()).run()
+
+
+def _discovery(settings: Settings) -> configuration.Discovery | None:
+    return settings.discovery if isinstance(settings, AgentFile) else None
 
 
 def _prepare(settings: Settings, *, state: str) -> Lock:

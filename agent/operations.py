@@ -1,7 +1,8 @@
 """What can be asked over the local socket. Each operation is a function of request and reply.
 
 `status` the status document · `watch` it again at every change · `explain` one resource, with what the broker
-holds of it · `reset` a reporter.
+holds of it · `reset` a reporter · `inventory` all instances that discovery tells of · `inventory-clear` one
+of them, with a reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ import msgspec
 
 from xce.agent.control import Operation, Reply
 from xce.linux.loop import Timer
+from xce.model.builtin_types import DISCOVERY
 from xce.model.message import Failed, Mine
 from xce.model.value import Absent, Reading
 
@@ -40,6 +42,8 @@ class Operations:
             "watch": Operation(self._watch),
             "explain": Operation(self._explain),
             "reset": Operation(self._reset, changes=True),
+            "inventory": Operation(self._inventory),
+            "inventory-clear": Operation(self._clear, changes=True),
         }
 
     def deliver(self, answer: Mine | Failed) -> None:
@@ -74,6 +78,34 @@ class Operations:
         else:
             known = ", ".join(sorted(self._daemon.node.states)) or "none"
             reply({"error": f"cannot reset {name!r}: no such reporter (there are: {known})"})
+
+    def _inventory(self, _request: Request, reply: Reply) -> None:
+        held = self._daemon.node.inventory(DISCOVERY)
+        crew = self._daemon.crew
+        state = self._daemon.node.states.get(DISCOVERY)
+        instances = crew.discovery.instances() if crew and crew.discovery else []
+        reply(
+            {
+                "generation": held.generation if held else 0,
+                "complete": bool(held and held.complete),
+                "trouble": (state.cause if state else "") or ("" if held else "nothing has been read yet"),
+                "instances": msgspec.to_builtins(instances),
+            }
+        )
+
+    def _clear(self, request: Request, reply: Reply) -> None:
+        id_, why = str(request.get("id", "")), str(request.get("reason", ""))
+        crew = self._daemon.crew
+        if crew is None or crew.discovery is None:
+            reply({"error": "cannot clear: there is no discovery here"})
+            return
+        try:
+            crew.discovery.clear(id_, who="an admin", why=why)
+        except ValueError as error:
+            reply({"error": str(error)})
+            return
+        self._daemon.log.notice(f"inventory: {id_!r} cleared: {why!r}")
+        reply({"cleared": id_})
 
     def _explain(self, request: Request, reply: Reply) -> None:
         daemon, name = self._daemon, str(request.get("resource", ""))

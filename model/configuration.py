@@ -157,15 +157,18 @@ class Discovery(_File, frozen=True, kw_only=True):
     recycle_memory_mb: Positive = 256
     """The probe is started anew when it is larger; at twice that the kernel ends it."""
     library: str = ""
-    """Directory of `libnvidia-ml.so.1`; '' means where the dynamic linker looks."""
+    """Path of `libnvidia-ml.so.1`; '' means where the dynamic linker looks."""
+    environment: dict[str, str] = {}
+    """Added to the environment of the probe, as for the library's debugging."""
     root: str = "/"
     """Where `sys` and `proc` are."""
     machine: str = ""
     """File or directory that describes a machine and stands in for this one; see docs/discovery.md."""
     topology: str = ""
     """File with what a guest cannot see of its topology; the kernel's word wins."""
-    rails: dict[str, int] = {}
-    """PCI address of a NIC to its rail, where the rule of docs/discovery.md is not what was cabled."""
+    rails: list[list[str]] = []
+    """PCI addresses of the GPUs and NICs of each rail, where the rule of docs/discovery.md is not what was
+    cabled; it goes before that of the topology file."""
     expected: list[Expected] = []
     """What the host should have; a mismatch holds it until it fits again."""
     ports: list[PortRange] = []

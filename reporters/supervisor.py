@@ -138,6 +138,12 @@ class Supervisor:
             reporter.stop(STOP_GRACE)
         self._maybe_stopped()
 
+    def kill(self) -> None:
+        """Do not wait for those that have been told to end."""
+        for group in self.group.children() if self.group else ():
+            if group.name.startswith(GROUP):
+                group.kill()
+
     # ------------------------------------------------------------------------------------------ show
 
     def states(self) -> dict[str, message.ReporterState]:
@@ -264,6 +270,8 @@ class Supervisor:
             return
         for group in self.group.children():
             name = group.name.removeprefix(GROUP)
+            if name == group.name:
+                continue  # not a reporter's
             if name not in self.reporters and name not in self._leaving and name not in self._swept:
                 self._discard_group(name)
 

@@ -1,0 +1,239 @@
+"""Discovery on the agent's loop: the probe's readings, the memory of them, and what the node tells of both.
+
+The inventory that is published is never smaller than what is known: until the first reading it is the one of
+before, and readings that fail change how things are, not what there is. A new generation is made only when
+something differs. Ports are the configuration's, and told with or without a probe.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from xce.agent.discovery import expect, keep, ports
+from xce.agent.discovery.keep import Memory, Moment
+from xce.agent.discovery.prober import Prober
+from xce.agent.discovery.store import Store
+from xce.agent.discovery.wake import Wakeup
+from xce.agent.node import Node
+from xce.agent.probe.frame import Line
+from xce.agent.probe.verdict import Verdict
+from xce.linux import proc
+from xce.linux.cgroup import Cgroup
+from xce.linux.loop import Loop
+from xce.linux.reaper import Reaper
+from xce.model import configuration, message
+from xce.model.builtin_types import DISCOVERY
+from xce.model.instance import Instance
+from xce.model.message import ReportedCondition
+from xce.model.reporter import ReporterState
+from xce.reporters.inventory import Found
+from xce.reporters.result import View
+
+GROUP = "probe"
+"""Name of the probe's control group, beside those of reporters."""
+MODE = "probe"
+_QUIET = Verdict()
+
+
+def _wall() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+class Discovery:
+    """Implements `Listener`. `keep_generations()` is called when an inventory is new."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        reaper: Reaper,
+        node: Node,
+        settings: configuration.Discovery,
+        *,
+        state_directory: str,
+        group: Cgroup | None,
+        keep_generations: Callable[[], object],
+        chance: Callable[[], float],
+        command: Sequence[str] = (),
+        wall: Callable[[], str] = _wall,
+    ) -> None:
+        self._loop, self._node, self.settings = loop, node, settings
+        self._keep_generations, self._wall = keep_generations, wall
+        self._boot = proc.boot_id()
+        self._store = Store(state_directory)
+        self._memory, self.damage = self._store.read()
+        self._suspect = bool(self.damage)
+        self._line: Line | None = None
+        self._unheard: dict[str, str] = {}
+        """Sources that have not been read for too long, each with the reason."""
+        self._wakeup = Wakeup(loop, self._woken, settle=settings.settle, calm=settings.calm)
+        self._was_woken = False
+        self.prober = Prober(
+            loop,
+            reaper,
+            self,
+            settings,
+            group=group.child(GROUP) if group else None,
+            chance=chance,
+            command=command,
+        )
+
+    # ---------------------------------------------------------------------------------------- orders
+
+    def begin(self) -> None:
+        """Start the probe; without one only ports are told, and without those nothing."""
+        if not (self.settings.enabled or self.settings.ports):
+            self._node.remove(DISCOVERY)
+            return
+        if self._memory.instances or self.damage or not self.settings.enabled:
+            self._publish()  # as of before, so that nobody takes it for gone
+        if self.settings.enabled:
+            self.prober.begin()
+        self.changed()
+
+    def stop(self, done: Callable[[], object]) -> None:
+        """Let the probe leave."""
+        self._wakeup.close()
+        self.prober.stop(done)
+
+    def clear(self, id_: str, *, who: str, why: str) -> None:
+        """An admin's word; raises ValueError with the reason why not."""
+        verdict = self._line.verdicts.get(id_, _QUIET) if self._line else _QUIET
+        memory = keep.cleared(self._memory, id_, verdict, who=who, why=why, moment=self._moment())
+        self._remember(memory)
+        self._settle()
+        self.changed()
+
+    # ------------------------------------------------------------------------------- from the prober
+
+    def heard(self, line: Line) -> None:
+        """Listener."""
+        before = self._memory
+        for one in self._unheard.keys() - set(line.pending):
+            del self._unheard[one]
+        if self._unheard:  # not asked yet, and for so long that what it said is not known any more
+            line = msgspec.structs.replace(line, pending=[], blind={**line.blind, **self._unheard})
+        self._line = line
+        self._apply(line)
+        if self._was_woken and not line.pending:
+            self._was_woken = False
+            self._wakeup.learned(news=self._memory is not before)
+
+    def alive(self) -> None:
+        """Listener."""
+        if not self._unheard and keep.restless(self._memory):
+            self._settle()
+            self.changed()
+
+    def unheard(self, blind: Mapping[str, str]) -> None:
+        """Listener."""
+        self._unheard.update(blind)
+        self._settle()
+        self.changed()
+
+    def changed(self) -> None:
+        """Listener: tell the state, and listen for events while nobody else does."""
+        if self.settings.enabled and self.prober.child is None and not self.prober.stopping:
+            self._wakeup.open()
+        else:
+            self._wakeup.close()
+        self._node.set_state(DISCOVERY, self._state())
+
+    # ------------------------------------------------------------------------------------------ show
+
+    def instances(self) -> list[Instance]:
+        """All instances as they are published."""
+        found = self._memory.instances.values() if self.settings.enabled else ()
+        return [*found, *ports.instances(self.settings.ports, self.settings.root)]
+
+    def faults(self) -> dict[str, str]:
+        """What is wrong with the memory, by what it is about."""
+        return {"inventory file": self._store.fault or self.damage}
+
+    def view(self) -> View:
+        """The probe as `status` shows it."""
+        prober, now = self.prober, self._loop.now()
+        run = prober.child.run if prober.child else None
+        return View(
+            name=DISCOVERY,
+            state=prober.state.value,
+            cause=prober.cause,
+            note=prober.note,
+            mode=MODE,
+            interval=prober.interval,
+            ttl=prober.ttl,
+            runs=prober.runs,
+            failures=prober.failures,
+            failures_in_a_row=prober.in_a_row,
+            pid=prober.child.pid if prober.child else None,
+            running_for=now - run.started_at if run else None,
+            next_run_in=prober.due - now if prober.due is not None else None,
+            last_exit=prober.last_exit,
+            stderr=prober.stderr,
+            unkillable=prober.unkillable,
+            group=prober.group.path if prober.group else "",
+        )
+
+    # ---------------------------------------------------------------------------------------- inside
+
+    def _woken(self) -> None:
+        self._was_woken = True
+        self.prober.wake()
+
+    def _settle(self) -> None:
+        """Time has passed, or an admin has spoken: what is known now of what was read last."""
+        if self._unheard:
+            self._remember(keep.blinded(self._memory, self._unheard, self._moment()))
+            self._publish()
+        elif self._line is not None:
+            self._apply(self._line)
+        else:
+            self._publish()
+
+    def _apply(self, line: Line) -> None:
+        memory = keep.after(
+            self._memory,
+            line,
+            self._moment(),
+            forget=lambda kind: expect.forgettable(self.settings.expected, kind),
+            suspect=self._suspect,
+        )
+        self._remember(memory)
+        self._publish()
+
+    def _remember(self, memory: Memory) -> None:
+        if memory != self._memory:
+            self._memory = memory
+            self._store.write(memory)
+
+    def _publish(self) -> None:
+        complete = self._memory.complete and not (self.damage and self._line is None)
+        if self._node.stock(DISCOVERY, Found(self.instances(), complete)):
+            self._keep_generations()
+
+    def _state(self) -> message.ReporterState:
+        prober = self.prober
+        shown = prober.state if self.settings.enabled else ReporterState.NOT_APPLICABLE
+        return message.ReporterState(
+            state=shown.value,
+            cause=prober.cause,
+            note=prober.note,
+            mode=MODE,
+            interval_ms=round(prober.interval * 1000),
+            ttl_ms=round(prober.ttl * 1000),
+            runs=prober.runs,
+            failures=prober.failures,
+            abandoned=len(prober.unkillable),
+            conditions=self._conditions(),
+        )
+
+    def _conditions(self) -> list[ReportedCondition]:
+        found = list(self._line.conditions) if self._line else []
+        for source, why in self._line.blind.items() if self._line else ():
+            found.append(ReportedCondition(name=f"{source}_unread", reason=f"{source}: {why}"))
+        if self.settings.enabled and (self._line is not None or self._memory.instances):
+            found += expect.conditions(self.settings.expected, self._memory.instances.values())
+        return found + ports.conditions(self.settings.ports, self.settings.root)
+
+    def _moment(self) -> Moment:
+        return Moment(now=time.monotonic(), wall=self._wall(), boot=self._boot)

@@ -1,0 +1,86 @@
+"""The inventory on disk: what was once found must be there after a restart, or be known to be lost.
+
+One file, replaced whole and synced. A damaged one is set aside under another name and said so in words: an
+inventory that nobody can read is not an empty one.
+"""
+
+import os
+from typing import NamedTuple
+
+import msgspec
+
+from xce.agent.discovery.keep import Memory
+
+VERSION = 1
+FILE = "inventory.msgpack"
+FILE_BYTES = 16 << 20
+
+
+class Read(NamedTuple):
+    """What was read. `damage`: why nothing could be; '' if there was nothing to read, or all of it was."""
+
+    memory: Memory
+    damage: str = ""
+
+
+class Store:
+    """The file in `directory`; '' remembers nothing."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = f"{directory}/{FILE}" if directory else ""
+        self.fault = ""
+        """Why it cannot be written; '' if it can."""
+
+    def read(self) -> Read:
+        """What was kept."""
+        if not self.path:
+            return Read(Memory())
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(fd, "rb") as file:
+                data = file.read(FILE_BYTES + 1)
+        except FileNotFoundError:
+            return Read(Memory())
+        except OSError as error:
+            return Read(Memory(), f"cannot read {self.path}: {error.strerror}")
+        try:
+            version, memory = msgspec.msgpack.decode(data, type=tuple[int, Memory])
+        except (msgspec.MsgspecError, ValueError) as error:
+            return Read(Memory(), self._set_aside(f"damaged ({str(error)[:200]})"))
+        if version != VERSION:
+            return Read(Memory(), self._set_aside(f"of version {version}, not {VERSION}"))
+        return Read(memory)
+
+    def write(self, memory: Memory) -> None:
+        """Keep this, durably."""
+        if not self.path:
+            return
+        try:
+            with open(f"{self.path}.new", "wb", opener=_private) as file:
+                file.write(msgspec.msgpack.encode((VERSION, memory)))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(f"{self.path}.new", self.path)
+            self._sync_directory()
+            self.fault = ""
+        except OSError as error:
+            self.fault = f"cannot write {self.path}: {error.strerror}"
+
+    def _set_aside(self, what: str) -> str:
+        aside = f"{self.path}.damaged"
+        try:
+            os.replace(self.path, aside)
+        except OSError as error:
+            return f"{self.path} is {what} and cannot be set aside: {error.strerror}"
+        return f"{self.path} was {what}; it is {aside} now"
+
+    def _sync_directory(self) -> None:
+        fd = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
