@@ -163,6 +163,15 @@ class BindingMoved(_Change, frozen=True, kw_only=True, tag="binding.moved"):
     reason: str = ""
     evidence: str = ""
     ports: dict[str, list[Count]] = {}
+    forced: bool = False
+    """Nobody knows what its node still has of it."""
+
+
+class BindingGone(_Change, frozen=True, kw_only=True, tag="binding.gone"):
+    """The node has nothing any more of a binding whose release was forced."""
+
+    host: str
+    binding: str
 
 
 class GangReady(_Change, frozen=True, kw_only=True, tag="gang.ready"):
@@ -207,6 +216,7 @@ Change: TypeAlias = (
     | ClaimDeleted
     | BindingMade
     | BindingMoved
+    | BindingGone
     | GangReady
     | InstanceQuarantined
     | QuarantineCleared

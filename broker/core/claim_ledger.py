@@ -38,6 +38,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     bindings: dict[str, Binding] = {}
     quarantine: dict[str, dict[str, Quarantine]] = {}
     """Host to instance."""
+    given_up: dict[str, dict[str, None]] = {}
+    """Host to bindings whose release was forced: the node is to take them back when it returns."""
     of_claim: dict[str, dict[str, None]] = {}
     """Claim to its bindings, the oldest first."""
     ended_of: dict[str, dict[str, None]] = {}
@@ -55,6 +57,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             claims=dict(self.claims),
             bindings=dict(self.bindings),
             quarantine=_copied(self.quarantine),
+            given_up=_copied(self.given_up),
             of_claim=_copied(self.of_claim),
             ended_of=_copied(self.ended_of),
             of_host=_copied(self.of_host),
@@ -120,6 +123,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
                 self._made(msgspec.structs.replace(change.binding, revision=revision))
             case facts.BindingMoved():
                 self._moved(change, revision)
+            case facts.BindingGone():
+                _remove(self.given_up, change.host, change.binding)
             case facts.GangReady():
                 for member in change.members:
                     self._moved(member, revision)
@@ -157,6 +162,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             ports=change.ports,
             revision=revision,
         )
+        if change.forced:
+            self.given_up.setdefault(before.host, {})[before.id] = None
         if change.state in ENDED:
             self._ended(after)
 

@@ -229,7 +229,7 @@ def _force(order: m.BindingForce, caller: Caller, now: Situation) -> list[facts.
     if binding.state in ENDED:
         return []
     reason = f"forced by {caller.title}: {order.reason}"
-    moved = facts.BindingMoved(binding=binding.id, state=BindingState.RELEASED, reason=reason)
+    moved = facts.BindingMoved(binding=binding.id, state=BindingState.RELEASED, reason=reason, forced=True)
     kept = [
         facts.InstanceQuarantined(
             host=binding.host,

@@ -41,6 +41,7 @@ DECODED = 256
 """Inventories that are kept as instances: a choice looks into one."""
 UNKNOWN = "unknown"
 _UNREADY = frozenset({BindingState.PENDING, BindingState.PREPARING})
+_GOING = ENDED | {BindingState.RELEASING}
 _decode = msgspec.msgpack.Decoder(Inventory).decode
 
 
@@ -122,6 +123,8 @@ class Claims:
         """A binding is durably in another state: its followers and its node are told."""
         binding = self.state.journal.ledger.claims.bindings.get(binding_id)
         if binding is None:  # it has ended, and its claim with it
+            for kept in (self._owed, self._late, self._verified):
+                kept.pop(binding_id, None)
             if (view := self.views.bindings.get(binding_id)) is not None:
                 self._standing.setdefault(view.binding.host, set()).add(binding_id)
             return
@@ -132,7 +135,10 @@ class Claims:
         if binding.state in ENDED:
             self.views.touch_forgotten(binding.claim)
             self._owed.pop(binding_id, None)
-        elif binding.state is BindingState.PENDING or binding.state is BindingState.RELEASING:
+        if binding_id in self.state.journal.ledger.claims.given_up.get(binding.host, ()):
+            self._take_back(binding.host, binding_id, binding.op_id, binding.reason)
+            return
+        if binding.state is BindingState.PENDING or binding.state is BindingState.RELEASING:
             self._order(binding, now)
             return
         self._standing.setdefault(binding.host, set()).add(binding_id)
@@ -191,6 +197,7 @@ class Claims:
         self.views.settle(host.name, settled=agrees)
         if agrees:
             self._settle_orphans(host, {})
+            self._persist(self._gone(host, {}))
         return digest is not None and not agrees
 
     def host_changed(self, host: Host) -> None:
@@ -211,7 +218,9 @@ class Claims:
         unknown: dict[str, m.BindingReport] = {}
         for name, report in news.reports.items():
             binding = self.state.journal.draft.claims.bindings.get(name)
-            if binding is None or binding.host != host.name:
+            if name in self.state.journal.draft.claims.given_up.get(host.name, ()):
+                changes = self._given_up(host, name, report)
+            elif binding is None or binding.host != host.name:
                 unknown[name[:TEXT]] = report
                 changes = self._quarantine_unknown(host, name[:TEXT], report)
             else:
@@ -219,10 +228,11 @@ class Claims:
             if not changes:
                 heard.add(name[:TEXT])
             else:  # it is told once this is durable
-                told = [Send(peer, m.BindingStanding(bindings={name: UNKNOWN}))] if name in unknown else []
+                told = [Send(peer, m.BindingStanding(bindings={name: UNKNOWN}))] if binding is None else []
                 self._persist(changes, by=peer.title, told=told)
         if news.full:
             self._missing(host, news.reports, now, by=peer.title)
+            self._persist(self._gone(host, news.reports), by=peer.title)
             self._settle_orphans(host, unknown)
             self.views.settle(host.name, settled=True)
         elif unknown:
@@ -235,11 +245,11 @@ class Claims:
         draft = self.state.journal.draft.claims
         if binding.state in ENDED:
             if report.state not in ENDED:
-                self._take_back(host, binding.id, binding.op_id, "the broker has no use for it any more")
+                self._take_back(host.name, binding.id, binding.op_id, "the broker has no use for it any more")
             return self._dirty(binding, report, host)
         self.views.said[binding.id] = report
         self.views.touch(binding.claim, [binding.id])
-        if report.state in _UNREADY and binding.state is BindingState.RELEASING:
+        if binding.state is BindingState.RELEASING and report.state not in _GOING:
             self._order(binding, now)  # it has not heard of the release
             return []
         if report.state is not BindingState.PENDING:
@@ -321,6 +331,18 @@ class Claims:
             if (known := self.state.journal.ledger.claims.bindings.get(binding.id)) is not None:
                 self._order(known, now)
 
+    def _given_up(self, host: Host, name: str, report: m.BindingReport) -> list[facts.Change]:
+        """A node still has what was given up for lost: it takes it back now."""
+        if report.state in ENDED:
+            return [facts.BindingGone(host=host.name, binding=name)]
+        self._take_back(host.name, name, "", "its release was forced while the node was away")
+        return []
+
+    def _gone(self, host: Host, reports: Mapping[str, m.BindingReport]) -> list[facts.Change]:
+        """What was given up, and a node that says all that it has does not have."""
+        given_up = self.state.journal.draft.claims.given_up.get(host.name, ())
+        return [facts.BindingGone(host=host.name, binding=one) for one in given_up if one not in reports]
+
     # --------------------------------------------------------------------------------------- orphans
 
     def _quarantine_unknown(self, host: Host, name: str, report: m.BindingReport) -> list[facts.Change]:
@@ -335,12 +357,14 @@ class Claims:
                 if one.binding == name and not one.by
             ]
         if self.state.config.orphans is Orphans.CLEAN:
-            self._take_back(host, name, "", "the broker does not know it")
+            self._take_back(host.name, name, "", "the broker does not know it")
         why = f"the node has it bound by {name}, which the broker does not know"
         return [self._kept(host, one, why, "", name) for one in report.instances if one.id not in kept]
 
-    def _take_back(self, host: Host, binding: str, op_id: str, reason: str) -> None:
-        if host.peer is not None:
+    def _take_back(self, name: str, binding: str, op_id: str, reason: str) -> None:
+        """Tell a host to release what is not wanted there; one that is away shows it when it is back."""
+        host = self.state.supply.hosts.get(name)
+        if host is not None and host.peer is not None:
             epoch = self.state.changes.epoch
             order = m.BindingRelease(epoch=epoch, op_id=op_id, binding=binding, reason=reason)
             self.state.send(host.peer, order)

@@ -101,9 +101,11 @@ class Node(Agent):
     def heard(self, standing: m.BindingStanding) -> None:
         self.standing.update(standing.bindings)
         for name, state in standing.bindings.items():
+            ended = state in {one.value for one in ENDED}
+            if ended and name in self.holds and self.holds[name].state not in ENDED:
+                continue  # the broker has given it up, and is told that it is still here
             self.unheard.discard(name)
-            ended = state in {one.value for one in ENDED} or state == "unknown"
-            if ended and name in self.holds and self.holds[name].state in ENDED:
+            if (ended or state == "unknown") and name in self.holds and self.holds[name].state in ENDED:
                 self.tombstones.add(name)
                 del self.holds[name]
 

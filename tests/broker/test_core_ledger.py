@@ -122,6 +122,7 @@ def test_every_kind_of_fact_leaves_something_that_is_seen() -> None:
     binding = Binding(id="a", claim="a", host="a", consumer=Consumer(name="1"))
     ledger.claims.take(facts.BindingMade(binding=binding), by="", revision=0)
     kept = Quarantine(instance=Chosen(id="text", reporter="nvidia", generation=1, kind="gpu"), reason="y")
+    ledger.claims.given_up["a"] = {"gone": None}
     ledger.claims.take(facts.InstanceQuarantined(host="a", quarantine=kept), by="", revision=0)
     ledger.apply(Fact(revision=1, change=facts.HostDrained(host="a", owner="x", reason="y")))
     for kind in sorted(_KINDS, key=_ends):
@@ -129,6 +130,8 @@ def test_every_kind_of_fact_leaves_something_that_is_seen() -> None:
         change = _example(kind)
         if isinstance(change, facts.HoldReleased):
             change = facts.HoldReleased(location="host:a", owner="x")
+        if isinstance(change, facts.BindingGone):
+            change = facts.BindingGone(host="a", binding="gone")
         if isinstance(change, facts.QuarantineCleared):
             change = facts.QuarantineCleared(host="a", instance="text")
         fact = Fact(revision=ledger.revision + 1, change=change)
