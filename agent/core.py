@@ -200,14 +200,16 @@ class Core:
         return effects
 
     def due(self, now: float) -> float:
-        """When `step` wants to be called next, whatever happens; `NEVER` if nothing is planned."""
+        """When `step` wants to be called next, unless something is heard; `NEVER` if nothing is planned."""
+        if self._effects:
+            return now
         if self.phase in {Phase.DISCONNECTED, Phase.SILENT}:
             return self._open_at
         if self.phase in {Phase.CONNECTING, Phase.REFUSED}:
             return self._hello_at if self._up else NEVER
         if self.phase is Phase.GREETING:
             return self._asked_since + GREETING_S
-        waits = (self._whole and not self.book.cold) or self.book.pending()
+        waits = (self._whole and not self.book.cold) or self._inventories_wanted or self.book.pending()
         tick = max(now, self._told_at + TICK_S) if waits else NEVER
         return min(self._heartbeat_at, self._silent_at, tick)
 

@@ -7,6 +7,7 @@ the process does has a deadline. External reporters (`xce-reporter run`) are the
 
 import gc
 import importlib
+import math
 import os
 import random
 import signal
@@ -43,8 +44,12 @@ if TYPE_CHECKING:
 
 BEGIN_S = 0.25
 """Reporters start after the hello, or after this long without a link."""
+LOOK_S = 1.0
+"""How often, at most, faults are looked for that announce themselves by nothing."""
 ROUND_S = 5.0
 """How often is looked after what nobody tells of: that the local socket is still there."""
+SETTLE_S = 0.001
+"""After its last moment a value is stale."""
 COLD_S = 10.0
 """The cold start is over after this long, whatever reporters have not been heard yet."""
 MINUTE_S = 60.0
@@ -101,8 +106,9 @@ class Daemon:
         self._exporter: Exporter | None = None
         self._expiry: Timer | None = None
         self._stopping = False
-        self._seen, self._bad = -1, 0
-        """`node.changes` when the reporters' faults were logged last, and how many have one."""
+        self._seen: tuple[object, ...] = ()
+        self._look_at = 0.0
+        """What was looked at last for the log and the service manager, and when all is looked at anew."""
 
     def run(self) -> int:
         """Serve until a signal; the exit code."""
@@ -227,36 +233,33 @@ class Daemon:
     def _settle(self) -> None:
         """Before the link speaks: what is over its time is not told as fresh."""
         table, now = self.node.table, self.loop.now()
-        expiry = table.next_expiry()
-        if expiry is not None and expiry < now:
+        if table.soonest < now:
             table.settle(now)
-            expiry = table.next_expiry()
-        look_at = None if expiry is None else expiry + 0.001
         if self._expiry is not None and self._expiry.active:
-            if self._expiry.when == look_at:
+            if self._expiry.when <= table.soonest + SETTLE_S:
                 return
             self._expiry.cancel()
-        if look_at is not None:
-            self._expiry = self.loop.call_at(look_at, lambda: None)
+        if table.soonest != math.inf:
+            self._expiry = self.loop.call_at(table.soonest + SETTLE_S, lambda: None)
 
     def _after_turn(self) -> None:
-        phase = self.core.phase
+        phase, now = self.core.phase, self.loop.now()
+        seen = (phase, self.core.trouble, self.node.changes)
+        if seen == self._seen and now < self._look_at:
+            return
+        self._seen, self._look_at = seen, now + LOOK_S
         if self.crew is None and phase in {Phase.GREETING, Phase.SYNCED, Phase.REFUSED}:
             self.loop.call_later(0, self._begin)
-        now = self.loop.now()
         away = self.settings.broker and phase is not Phase.SYNCED
         if not self._stopping:  # neither is the end of the agent a fault of the link, nor does it mend one
             self.log.fault("broker", self.core.trouble if away else "", now)
         for about, text in self._all_faults().items():
             self.log.fault(about, text, now)
-        standing = f", host {self.core.standing.state}" if self.core.standing.state else ""
-        if self.crew is not None and self.node.changes != self._seen:
-            self._seen = self.node.changes
+        if self.crew is not None:
             self.log.faults("reporter ", self.crew.troubles(), now)
-            self._bad = sum(bool(state.cause) for state in self.node.states.values())
-        self._service.status(
-            f"{phase.value}{standing}, {len(self.node.states)} reporters, {self._bad} in trouble"
-        )
+        standing = f", host {self.core.standing.state}" if self.core.standing.state else ""
+        bad = sum(bool(state.cause) for state in self.node.states.values())
+        self._service.status(f"{phase.value}{standing}, {len(self.node.states)} reporters, {bad} in trouble")
 
     def _all_faults(self) -> dict[str, str]:
         scarce = self._control is not None and self._control.scarce

@@ -1,7 +1,8 @@
 """The agent's link: a thin shell that moves what `core.py` decides through a socket of `wire.dealer`.
 
-No decision is taken here. The socket is ZeroMQ's and tells of news by an edge, so that it is looked at in
-every turn of the loop; what the core wants done is done there too, and one timer stands for its next wish.
+No decision is taken here. The socket is ZeroMQ's and tells of news by an edge, so that it is looked at when
+it tells, and after each use until it is found empty; what the core wants done is done at the end of a turn of
+the loop, and one timer stands for its next wish.
 A message that cannot be encoded or is too long is dropped, counted and shown: it must not end the link.
 """
 
@@ -44,6 +45,8 @@ class Link:
         self._loop, self._core, self._on_effect = loop, core, on_effect
         self._dealer: Dealer | None = None
         self._timer: Timer | None = None
+        self._news = False
+        """Whether the socket may hold something that its descriptor does not tell again."""
         self._wake = _nothing if every_turn else self.turn
         if every_turn:
             loop.after_turn(self.turn)
@@ -52,14 +55,21 @@ class Link:
         """Take what came, do what is to be done, and set the timer."""
         if not self.endpoint and self._dealer is None:
             return
-        now = self._loop.now()
-        self._hear(now)
-        while effects := self._core.step(now):
-            for effect in effects:
-                self._carry_out(effect, now)
-        # Sending may have eaten the edge of what came meanwhile.
-        again = self._dealer is not None and self._dealer.readable()
-        self._wake_at(now if again else self._core.due(now))
+        now, used = self._loop.now(), self._news
+        if used:
+            self._hear(now)
+        if used or self._core.due(now) <= now:
+            while effects := self._core.step(now):
+                used = True
+                for effect in effects:
+                    self._carry_out(effect, now)
+            # Receiving and sending may have eaten the edge of what came meanwhile.
+            self._news = used and self._dealer is not None and self._dealer.readable()
+        self._wake_at(now if self._news else self._core.due(now))
+
+    def _readable(self) -> None:
+        self._news = True
+        self._wake()
 
     def redirect(self, endpoint: str) -> None:
         """Talk to this broker, or with new credentials, from now on."""
@@ -134,8 +144,8 @@ class Link:
         except ValueError as error:
             self._core.link_failed(str(error), now)
             return
-        self._loop.add_reader(self._dealer.fileno(), self._wake)
-        self._loop.add_reader(self._dealer.monitor_fileno(), self._wake)
+        self._loop.add_reader(self._dealer.fileno(), self._readable)
+        self._loop.add_reader(self._dealer.monitor_fileno(), self._readable)
 
     def _shut(self) -> None:
         if self._dealer is not None:
@@ -150,8 +160,8 @@ class Link:
 
     def _wake_at(self, when: float) -> None:
         if self._timer is not None and self._timer.active:
-            if self._timer.when == when:
-                return
+            if self._timer.when <= when:
+                return  # a turn too early finds nothing to do, and costs less than a timer for each wish
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._wake) if when != NEVER else None
 

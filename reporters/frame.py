@@ -128,8 +128,11 @@ class Lines:
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
         """The lines that end in `chunk`, and `TooLong` as soon as the unfinished one passes the limit."""
-        lines: list[bytes | TooLong] = []
         pieces = chunk.split(b"\n")
+        if not self._rest and not self._skipping and len(chunk) <= self.limit:  # nearly always
+            self._rest += pieces.pop()
+            return list(pieces)
+        lines: list[bytes | TooLong] = []
         for piece in pieces[:-1]:
             lines += self._add(piece)
             if not self._skipping:
@@ -140,9 +143,11 @@ class Lines:
 
     def end(self) -> list[bytes | TooLong]:
         """What is left when the stream ends without an end of line."""
-        rest, self._rest = bytes(self._rest), bytearray()
         self._skipping = False
-        return [rest] if rest else []
+        if not self._rest:
+            return []
+        rest, self._rest = bytes(self._rest), bytearray()
+        return [rest]
 
     def _add(self, piece: bytes) -> list[bytes | TooLong]:
         if self._skipping:

@@ -78,6 +78,8 @@ class _Feed:
         """Names to tell: changed, or withdrawn when they are not this feed's any more."""
         self.refreshed = False
         """A good frame has come that may have changed nothing."""
+        self.intact: Mapping[str, Reading] | None = None
+        """What it gave last, if that is what the table holds of it: given again, it only counts as heard."""
         self.gone = False
         """Removed; kept until its withdrawals have been told."""
 
@@ -113,6 +115,14 @@ class Table:
         self._entries: dict[str, _Entry] = {}
         self._cold = True
         self._digest = ""
+        self.soonest = math.inf
+        """Before this, `settle` finds nothing to do; a bound, which `settle` makes exact."""
+        self.moves = 0
+        """Counts what may change `names` of a reporter."""
+        self._urgent_s = math.inf
+        """Of the last `take_feeds`: a feed that lives longer need not be told for being refreshed."""
+        self._news: dict[str, None] = {}
+        """Reporters of which something is to be told."""
 
     # ------------------------------------------------------------------------------------ what comes in
 
@@ -132,7 +142,11 @@ class Table:
         `at`: when the run that gave it began (one-shot), or when it came (persistent); `ttl` is the feed's.
         """
         feed = self._feed(reporter)
-        feed.run, feed.good_at, feed.fault, feed.refreshed = run, at, "", True
+        feed.run, feed.good_at, feed.fault = run, at, ""
+        if values is feed.intact and ttl == feed.ttl and not silent:
+            self._refreshed(reporter, feed)
+            return []
+        feed.intact = values
         if ttl != feed.ttl:
             feed.ttl = ttl
             for name in feed.names:
@@ -150,6 +164,10 @@ class Table:
             )
         for name, absent in (silent or {}).items():
             self._fall_silent(name, reporter, absent, now)
+        if refusals or silent:
+            feed.intact = None
+        self._bound(feed)
+        self._refreshed(reporter, feed)
         return refusals
 
     def expect(self, reporter: str, names: Iterable[str], now: float) -> None:
@@ -175,6 +193,7 @@ class Table:
         feed.gone = True
         if not feed.untold:
             del self._feeds[reporter]
+            self._news.pop(reporter, None)
 
     def settled_in(self) -> None:
         """The cold start is over: every reporter has had its first run."""
@@ -183,6 +202,8 @@ class Table:
     def set_types(self, types: Mapping[str, ResourceType], now: float) -> None:
         """New types: names without a type are withdrawn, values that do not fit any more become unknown."""
         self._types = types
+        for feed in self._feeds.values():
+            feed.intact = None
         for name, entry in list(self._entries.items()):
             kind = types.get(name.partition("@")[0])
             if kind is None:
@@ -192,35 +213,38 @@ class Table:
                 cause = f"its type has changed: {problem}"
                 self._set(name, Absent(Presence.UNKNOWN, cause=cause), given=entry.given, now=now)
             self._file(name, self._feeds[entry.owner])
+        for feed in self._feeds.values():
+            self._bound(feed)
 
     def settle(self, now: float) -> None:
         """Turns what is over its time into absences."""
         for feed in self._feeds.values():
             while (expiry := feed.expiry()) is not None and expiry < now:
+                feed.intact = None
                 ttl = min(feed.by_ttl)
                 for name in list(feed.by_ttl[ttl]):
                     reading = self._entries[name].reading
                     over = settle(reading, age_ms=math.inf, ttl_ms=ttl * 1000, fault=feed.fault)
                     self._set(name, over, given=False, now=now)
-
-    def next_expiry(self) -> float | None:
-        """When `settle` has something to do next, if no frame comes."""
-        times = [expiry for feed in self._feeds.values() if (expiry := feed.expiry()) is not None]
-        return min(times, default=None)
+        self.soonest = math.inf
+        for feed in self._feeds.values():
+            self._bound(feed)
 
     # -------------------------------------------------------------------------------------- what goes out
 
     def pending(self) -> bool:
         """Whether `take_feeds` might give something."""
-        return any(feed.untold or feed.refreshed for feed in self._feeds.values())
+        return bool(self._news)
 
     def take_feeds(self, now: float, *, urgent_s: float = 0) -> list[FeedTick]:
         """What has changed since it was last taken, by reporter; names that it gives no more as None.
 
-        Also, without values, feeds that were refreshed and have a value with a time to live below `urgent_s`.
+        Also, without values, feeds that were refreshed and have a value with a time to live below `urgent_s`;
+        one that is larger than at the call before counts for what comes from now on.
         """
         ticks = []
-        for reporter, feed in list(self._feeds.items()):
+        self._urgent_s = urgent_s
+        for reporter, feed in [(reporter, self._feeds[reporter]) for reporter in self._news]:
             urgent = feed.refreshed and min(feed.by_ttl, default=urgent_s) < urgent_s
             if feed.untold or urgent:
                 values: dict[str, Reading | None] = {}
@@ -269,6 +293,11 @@ class Table:
         """Every name with its reading."""
         return {name: entry.reading for name, entry in self._entries.items()}
 
+    def owns_only(self, reporter: str, values: Mapping[str, Reading]) -> bool:
+        """Whether every name that a reporter owns is among `values`."""
+        feed = self._feeds.get(reporter)
+        return feed is None or feed.names <= values.keys()
+
     def names(self, reporter: str) -> set[str]:
         """The names that a reporter owns and has given, now or earlier."""
         feed = self._feeds.get(reporter)
@@ -308,6 +337,21 @@ class Table:
 
     # ------------------------------------------------------------------------------------------- inside
 
+    def _refreshed(self, reporter: str, feed: _Feed) -> None:
+        if min(feed.by_ttl, default=math.inf) < self._urgent_s:
+            feed.refreshed = True
+            self._news[reporter] = None
+
+    def _untold(self, name: str, reporter: str, feed: _Feed) -> None:
+        feed.untold.add(name)
+        self._news[reporter] = None
+        self._digest = ""
+
+    def _bound(self, feed: _Feed) -> None:
+        expiry = feed.expiry()
+        if expiry is not None and expiry < self.soonest:
+            self.soonest = expiry
+
     def _feed(self, reporter: str) -> _Feed:
         feed = self._feeds.setdefault(reporter, _Feed())
         feed.gone = False
@@ -339,19 +383,20 @@ class Table:
         feed = self._feed(reporter)
         self._entries[name] = _Entry(reporter, reading, now)
         feed.names.add(name)
-        feed.untold.add(name)
-        self._digest = ""
+        self._untold(name, reporter, feed)
+        self.moves += 1
 
     def _hand_over(self, name: str, entry: _Entry, reporter: str) -> None:
         before, after = self._feeds[entry.owner], self._feed(reporter)
         self._unfile(entry, name)
         before.names.discard(name)
-        before.untold.add(name)
+        before.intact = None
+        self._untold(name, entry.owner, before)
         after.names.add(name)
-        after.untold.add(name)  # told even if the value is the same: its reporter is another one
+        self._untold(name, reporter, after)  # even if the value is the same: its reporter is another one
         entry.owner = reporter
         entry.rivals.pop(reporter, None)
-        self._digest = ""
+        self.moves += 1
 
     def _fall_silent(self, name: str, reporter: str, absent: Absent, now: float) -> None:
         entry = self._entries.get(name)
@@ -365,9 +410,9 @@ class Table:
         entry.given = given
         feed = self._feeds[entry.owner]
         if not _same(entry.reading, reading):
+            self.moves += isinstance(entry.reading, Absent)  # it may never have been seen
             entry.history.append((now, reading))
-            feed.untold.add(name)
-            self._digest = ""
+            self._untold(name, entry.owner, feed)
         entry.reading = reading
         self._file(name, feed)
 
@@ -401,8 +446,9 @@ class Table:
         self._unfile(entry, name)
         del self._entries[name]
         feed.names.discard(name)
-        feed.untold.add(name)
-        self._digest = ""
+        feed.intact = None
+        self._untold(name, entry.owner, feed)
+        self.moves += 1
 
     def _tick(self, reporter: str, feed: _Feed, values: dict[str, Reading | None], now: float) -> FeedTick:
         return FeedTick(reporter, feed.run, int(feed.age(now) * 1000), values)
@@ -410,6 +456,7 @@ class Table:
     def _told(self, reporter: str, feed: _Feed) -> None:
         feed.untold.clear()
         feed.refreshed = False
+        self._news.pop(reporter, None)
         if feed.gone:
             del self._feeds[reporter]
 

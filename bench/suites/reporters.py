@@ -1,7 +1,8 @@
 """What one run of a reporter costs the agent itself: G23.
 
 An agent with ten one-shot reporters each second, less what an agent without any costs in the same windows.
-The floor is `subprocess.run` of the same script, which sets no limits, checks nothing and reports nothing.
+The floor is `subprocess.run` of the same script with both outputs captured and a deadline, at the same pace;
+it joins no control group, sets no limits, checks nothing and reports nothing.
 """
 
 import subprocess
@@ -68,7 +69,7 @@ def _window(agents: list[Child], script: str, seconds: int) -> tuple[float, floa
     while time.monotonic() < end:
         time.sleep(1 / _SCRIPTS)
         start = time.process_time()
-        subprocess.run([script], stdout=subprocess.PIPE, check=True, start_new_session=True)
+        subprocess.run([script], capture_output=True, check=True, timeout=10, start_new_session=True)
         spent, runs = spent + time.process_time() - start, runs + 1
     for child in agents:
         if child.ended:

@@ -1,5 +1,7 @@
 """From lines to what is known and shown: refusals stay until they are over, types are waited for."""
 
+from typing import Any
+
 import pytest
 
 from xce.agent.intake import SHOWN_S, Intake
@@ -11,6 +13,7 @@ from xce.model.configuration import Mode, ReporterSettings
 from xce.model.message import ReporterState
 from xce.model.resource import Kind, ResourceType, Scope
 from xce.model.value import Absent, Presence
+from xce.reporters import contract
 from xce.reporters.directory import Candidate
 from xce.reporters.result import RunResult
 
@@ -212,3 +215,52 @@ def test_until_all_were_heard_the_alphabet_decides_and_then_who_came_first() -> 
     desk.run("A", '{"x": 3}')
     assert desk.node.table.readings() == {"x": 1}
     assert "'a' reports it already" in desk.shown("A").cause
+
+
+def test_a_run_that_says_the_same_is_not_read_again_and_counts_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk(X, Y)
+    desk.reporter("r")
+    read: list[list[bytes]] = []
+    finish_run = contract.finish_run
+
+    def counted(lines: Any, *context: Any, **rest: Any) -> contract.Outcome:
+        read.append(lines)
+        return finish_run(lines, *context, **rest)
+
+    monkeypatch.setattr(contract, "finish_run", counted)
+    for _ in range(3):
+        desk.now += 30
+        desk.run("r", '{"x": 1, "y": null}')
+    assert len(read) == 1
+    assert desk.node.ages_ms(desk.now) == {"r": 0}
+    desk.now += 61
+    desk.node.table.settle(desk.now)
+    assert isinstance(desk.node.table.readings()["x"], Absent)
+    desk.run("r", '{"x": 1, "y": null}')
+    assert desk.node.table.readings()["x"] == 1
+    desk.run("r", '{"x": 1, "y": null}', status=3, fault="exit status 3")
+    assert desk.node.table.explain("x", desk.now).fault == "exit status 3"  # type: ignore[union-attr]
+    desk.run("r", '{"x": 1, "y": null}')
+    assert desk.node.table.explain("x", desk.now).fault == ""  # type: ignore[union-attr]
+    desk.types.learn([*BUILTIN_TYPES.values(), ResourceType(name="x", kind=Kind.NUMERIC, minimum=5), Y])
+    desk.intake.apply_types()
+    desk.run("r", '{"x": 1, "y": null}')
+    assert desk.shown("r").cause == "line 1: x: below the minimum 5: 1"
+    desk.run("r", '{"x": 1, "y": null}')
+    assert len(read) == 5  # what is refused is read each time
+
+
+def test_a_name_that_another_took_meanwhile_is_not_taken_back_by_saying_the_same() -> None:
+    desk = Desk(X, Y)
+    desk.reporter("a")
+    desk.reporter("b")
+    desk.run("a", '{"x": 1}')
+    desk.run("a", '{"x": 1}')
+    desk.now += 61
+    desk.node.table.settle(desk.now)
+    desk.run("b", '{"x": 2}')
+    desk.run("a", '{"x": 1}')
+    assert desk.node.table.readings()["x"] == 2
+    assert desk.shown("a").refused == 1
