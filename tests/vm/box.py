@@ -1,0 +1,60 @@
+"""Booting the throw-away machine of `vmbox` with this project in it."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project import tree
+
+VMBOX = Path(__file__).with_name("vmbox")
+TOOLS = ("qemu-system-x86_64", "mmdebstrap", "busybox", "cpio", "mke2fs")
+PACKAGES = "qemu-system-x86 mmdebstrap busybox-static kmod e2fsprogs cpio"
+PRELUDE = """set -e
+mkdir -p /tmp/xce /tmp/site
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro xce /tmp/xce
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro site /tmp/site
+export PYTHONPATH=/tmp/xce:/tmp/site PYTHONDONTWRITEBYTECODE=1
+"""
+
+
+def need() -> None:
+    """Skip where a machine cannot be built or booted; say what is missing."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)}: apt install {PACKAGES}")
+    if os.uname().machine != "x86_64" or not Path("/etc/debian_version").exists():
+        pytest.skip("the machine is built of an x86-64 Debian alone")
+    if not (image() / "root.img").exists():
+        subprocess.run([VMBOX, "build"], check=True, timeout=900)
+
+
+def image() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    return Path(os.environ.get("XCE_VMBOX", f"{cache}/xce/vm")) / "image"
+
+
+def run(folder: Path, script: str, *devices: str) -> str:
+    """Run a script as root in a machine with these devices; `folder` is its working directory. Its output."""
+    site = importlib.util.find_spec("msgspec")
+    assert site is not None
+    assert site.origin is not None
+    (folder / "run.sh").write_text(PRELUDE + script)
+    shares = []
+    for name, path in (("xce", tree.ROOT), ("site", Path(site.origin).parents[1])):
+        shares += ["-fsdev", f"local,id={name},path={path},security_model=none,readonly=on,multidevs=remap"]
+        shares += ["-device", f"virtio-9p-pci,fsdev={name},mount_tag={name},bus=pcie.0"]
+    done = subprocess.run(
+        [VMBOX, "run", folder, *shares, *" ".join(devices).split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    sys.stdout.write(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
