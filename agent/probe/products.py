@@ -101,6 +101,8 @@ PRODUCTS = {
     "1d0f:efa3": "EFA",
     "1d0f:ec20": "ENA",
     "17db:0501": "Slingshot-11",
+    "1af4:1000": "Virtio network",
+    "1af4:1041": "Virtio network",
     "14e4:16d7": "BCM57414",
     "14e4:1750": "BCM57508",
 }

@@ -4,6 +4,8 @@ _xce() {
     case $program/${COMP_WORDS[1]-} in
         xce-agent/run) words='--config' ;;
         xce-agent/status) words='--json --watch --socket --config' ;;
+        xce-agent/inventory) words='--json --kind --record --anonymous --from --here --groups --socket --config' ;;
+        xce-agent/topology) words='--matrix --tree --json --svg --from --here --groups --socket --config' ;;
         xce-agent/reporter) words='list test lint explain reset record --help --json --socket --config --runs --for --external' ;;
         xce-agent/explain) words='--json --socket --config' ;;
         xce-agent/doctor) words='--json --config' ;;
@@ -30,7 +32,7 @@ _xce() {
     esac
     if ((COMP_CWORD == 1)); then
         case $program in
-            xce-agent) words='run status reporter explain doctor removal --help' ;;
+            xce-agent) words='run status inventory topology reporter explain doctor removal --help' ;;
             xce-reporter) words='run status replay simulate fleet --help' ;;
             xce-broker) words='run status hosts host drain hold supply types pools pool watch snapshot key --help' ;;
         esac
