@@ -120,7 +120,7 @@ class Entry:
         self.undo_since: float | None = None
         self.quiesced = False
         self.void = False
-        """It waits for the inventory, to be planned anew."""
+        """It waits for the inventory, to be planned anew; READY is not said of it meanwhile."""
         self.drift = ""
 
     @property
@@ -157,12 +157,12 @@ class Entry:
             dirty = dict.fromkeys(waiting.instances, waiting.reason)
         return Report(
             binding=self.id,
-            state=STATES[self.phase],
+            state=BindingState.PREPARING if self.void else STATES[self.phase],
             epoch=self.order.epoch,
             op_id=self.order.release_op or self.order.op_id,
             reason=self.order.reason,
             conditions=conditions,
-            note=self.drift or (waiting.reason if waiting else ""),
+            note=self.drift or (waiting.reason if waiting else "") or ("since a reboot" if self.void else ""),
             evidence=self.digest() if self.phase is Phase.READY else "",
             ports=self.ports(),
             quarantine=dirty,

@@ -76,7 +76,7 @@ def unmount(*, point: str) -> Evidence:
 
 
 def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: int) -> Evidence:
-    """Directories for a user, one below the other, and `parts` in the last. Which of them were made now."""
+    """Directories for a user, one below the other, and `parts` in the last; all or none of those missing."""
     made: list[str] = []
     try:
         with opened(beneath.open_root(root)) as top:
@@ -85,7 +85,7 @@ def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: in
         with opened(beneath.open_root(root)) as top:
             _unmake(top, made)
         raise
-    return {"made": made}
+    return {}
 
 
 def _share(top: int, elements: list[str], parts: list[str], uid: int, gid: int, made: list[str]) -> None:
@@ -139,24 +139,39 @@ def _unmake(top: int, made: list[str]) -> None:
                 os.rmdir(name, dir_fd=parent)
 
 
-def attempts(*, root: str, elements: list[str]) -> Evidence:
-    """Which run of a job this is: 1 if there is nothing of it yet."""
+def look(*, root: str, elements: list[str], parts: list[str], new: bool) -> Evidence:
+    """Which directories `share` is to make, and which of them are there; `new`: none of an earlier run."""
     with opened(beneath.open_root(root)) as top:
-        try:
-            job = beneath.open_beneath(top, "/".join(elements), os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
-            return {"next": 1}
-        with opened(job):
-            numbers = [
-                name.removeprefix("attempt-") for name in os.listdir(job) if name.startswith("attempt-")
-            ]
-    return {"next": max([1, *(int(number) for number in numbers if number.isdecimal())]) + 1}
+        if new and (number := _attempt(top, elements)) > 1:
+            elements = [*elements, f"attempt-{number}"]
+        wanted = ["/".join(elements[:count]) for count in range(1, len(elements) + 1)]
+        wanted += [f"{wanted[-1]}/{part}" for part in parts]
+        return {"elements": elements, "new": [path for path in wanted if not _is_there(top, path)]}
 
 
-def unshare(*, root: str, made: list[str]) -> Evidence:
+def _is_there(top: int, path: str) -> bool:
+    try:
+        os.close(beneath.open_beneath(top, path))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _attempt(top: int, elements: list[str]) -> int:
+    """Which run of a job this is: 1 if there is nothing of it yet."""
+    try:
+        job = beneath.open_beneath(top, "/".join(elements), os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return 1
+    with opened(job):
+        numbers = [name.removeprefix("attempt-") for name in os.listdir(job) if name.startswith("attempt-")]
+    return max([1, *(int(number) for number in numbers if number.isdecimal())]) + 1
+
+
+def unshare(*, root: str, new: list[str]) -> Evidence:
     """Remove what `share` made, as far as nothing is in it."""
     with opened(beneath.open_root(root)) as top:
-        _unmake(top, made)
+        _unmake(top, new)
     return {}
 
 
@@ -198,7 +213,7 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "make": make,
     "set-read-only": set_read_only,
     "unmount": unmount,
-    "attempts": attempts,
+    "look": look,
     "share": share,
     "unshare": unshare,
     "remove": remove,

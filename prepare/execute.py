@@ -98,7 +98,7 @@ class Executor:
             self.journal.end(binding, stone)
             return ended(binding, stone)
         self._move(entry, Event.RELEASE, epoch=max(epoch, entry.order.epoch), release_op=op_id, reason="")
-        entry.quiesced, entry.drift = False, ""
+        entry.quiesced, entry.void, entry.drift = False, False, ""
         return self._report(entry)
 
     def resume(self, instances: InstanceMap) -> None:
@@ -171,6 +171,7 @@ class Executor:
         try:
             planned = plan(order.binding, order.claim, instances, self.node.settings, self.node.find_user)
         except PlanRefused as error:
+            entry.void = False
             self._move(entry, Event.VOID, boot=self.boot)
             self._move(entry, Event.FAILED, reason=str(error))
             return

@@ -177,9 +177,7 @@ def _why(path: str) -> str:
             attached = bpf.query(fd)
             if attached.ids and not attached.flags & bpf.BPF_F_ALLOW_MULTI:
                 [program, *_] = bpf.programs(fd)
-                return (
-                    f"program '{program.name}' (id {program.id}) on {path} lets no other beside or below it"
-                )
+                return f"program '{program.name}' (id {program.id}) on {path} lets no other in"
         except OSError:
             break
         finally:

@@ -16,6 +16,7 @@ from xce.prepare.step import (
     Bind,
     Done,
     Evidence,
+    Note,
     Outcome,
     Plain,
     Scratch,
@@ -26,6 +27,7 @@ from xce.prepare.step import (
 
 _LOOK_S = 0.02
 _BUSY_S = 0.5
+_SCRATCH = {"kind": "tmpfs", "source": "xce-scratch"}
 
 
 def at_point(point: str, at: At) -> list[Mount]:
@@ -59,18 +61,17 @@ def need_visible(at: At) -> None:
         raise StepFailed(f"mounts would not be visible outside: {at.node.visible}")
 
 
-def found(point: str, at: At, **expected: str) -> Evidence | None:
-    """Evidence of the mount on `point`, if it is as expected; None if nothing is there."""
+def found(point: str, ours: dict[str, str], at: At) -> Evidence | None:
+    """Evidence of the mount on `point`, which must have the fields `ours`; None if nothing is there."""
     there = at_point(point, at)
     if not there:
         return None
     top = there[-1]
     if len(there) > 1:
         raise StepFailed(f"{len(there)} mounts lie on {point}")
-    for field, value in expected.items():
-        if getattr(top, field) != value:
-            raise StepFailed(f"{point} is taken by another mount ({top.kind} {top.source} {top.root})")
-    return {"mount": top.id, "point": point, "device": top.device, "root": top.root, "type": top.kind}
+    if not _has(top, ours):
+        raise StepFailed(f"{point} is taken by another mount ({top.kind} {top.source} {top.root})")
+    return {"mount": top.id, "point": point, "device": top.device, "root": top.root, "kind": top.kind}
 
 
 def changed(evidence: Evidence, at: At, *, read_only: bool) -> str:
@@ -89,15 +90,17 @@ def changed(evidence: Evidence, at: At, *, read_only: bool) -> str:
     return ""
 
 
-def take_off(point: str, evidence: Evidence, at: At, *, remote: bool) -> Outcome:
-    """Unmount, remove the mount point; in between, see that no other namespace still has the mount."""
+def take_off(point: str, ours: dict[str, str], evidence: Evidence, at: At) -> Outcome:
+    """Unmount what has the fields `ours`, if nobody has it elsewhere either, and remove the mount point."""
     there = at_point(point, at)
     if there:
         top = there[-1]
-        if evidence.get("device", top.device) != top.device or evidence.get("root", top.root) != top.root:
-            return Wait(_BUSY_S, f"another mount ({top.kind} {top.source}) lies on {point}", blocker=True)
-        can_hang = remote or mountinfo.can_hang(top.kind)
-        answer = ask(at, "unmount", {"point": point}, remote=can_hang)
+        if not _has(top, ours):
+            if "mount" in evidence:
+                words = f"another mount ({top.kind} {top.source} {top.root}) lies on {point}"
+                return Wait(_BUSY_S, words, blocker=True)
+            return Done()  # it was there before us
+        answer = ask(at, "unmount", {"point": point}, remote=mountinfo.can_hang(top.kind))
         if answer is None:
             return Wait(_LOOK_S, f"unmounting {point}")
         if answer.get("busy"):
@@ -106,11 +109,15 @@ def take_off(point: str, evidence: Evidence, at: At, *, remote: bool) -> Outcome
             return Wait(_BUSY_S, f"{point} is busy: {who}", blocker=True)
         at.node.mark("mounts.unmounted")
         return Wait(0, f"{point} is unmounted")
-    if "device" in evidence and (copies := holders.of_copies(point, evidence["device"])):
+    if "mount" in evidence and (copies := holders.of_copies(point, evidence["device"])):
         who = ", ".join(str(copy) for copy in copies[:4])
         return Wait(_BUSY_S, f"{point} is still mounted elsewhere: {who}", blocker=True)
     remove_point(point)
     return Done()
+
+
+def _has(mount: Mount, fields: dict[str, str]) -> bool:
+    return all(getattr(mount, field) == value for field, value in fields.items())
 
 
 def remove_point(point: str) -> None:
@@ -120,6 +127,8 @@ def remove_point(point: str) -> None:
             os.rmdir(path)
         except FileNotFoundError:
             continue
+        except NotADirectoryError:
+            return  # it was there before us
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path != point:
                 return
@@ -143,23 +152,25 @@ class BindHandler(Plain[Bind]):
         need_visible(at)
         remote = is_remote(step.source, at)
         try:
-            return self._mount(step, at, remote=remote)
+            return self._mount(step, evidence, at, remote=remote)
         except OSError as error:
             raise StepFailed(_source_problem(step, error)) from error
 
-    def _mount(self, step: Bind, at: At, *, remote: bool) -> Outcome:
-        errand = "source"
-        arguments: dict[str, Any] = {"source": step.source, "path": step.path}
-        if not at_point(step.point, at):
+    def _mount(self, step: Bind, evidence: Evidence, at: At, *, remote: bool) -> Outcome:
+        """What it will look like is written down first, so that it is known again whatever happens."""
+        place = {"source": step.source, "path": step.path}
+        if "root" not in evidence:
+            wanted = ask(at, "source", place, remote=remote)
+            return Wait(_LOOK_S, f"looking at {step.source}") if wanted is None else Note(wanted)
+        ours = {field: evidence[field] for field in ("device", "root")}
+        if (there := found(step.point, ours, at)) is None:
             make_point(step.point)
             at.node.mark("mounts.point-made")
-            errand = "bind"
-            arguments |= {"point": step.point, "read_only": step.read_only}
-        wanted = ask(at, errand, arguments, remote=remote)
-        if wanted is None:
-            return Wait(_LOOK_S, f"mounting {step.source}")
-        at.node.mark("mounts.mounted")
-        there = found(step.point, at, device=wanted["device"], root=wanted["root"])
+            arguments = {**place, "point": step.point, "read_only": step.read_only}
+            if ask(at, "bind", arguments, remote=remote) is None:
+                return Wait(_LOOK_S, f"mounting {step.source}")
+            at.node.mark("mounts.mounted")
+            there = found(step.point, ours, at)
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
         if "not read-only" in changed(there, at, read_only=step.read_only):
@@ -174,7 +185,10 @@ class BindHandler(Plain[Bind]):
 
     def undo(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         """Take it off."""
-        return take_off(step.point, evidence, at, remote=False)
+        ours: dict[str, str] = {key: evidence[key] for key in ("device", "root") if key in evidence}
+        if not ours:
+            return Done()  # it was not even looked at
+        return take_off(step.point, ours, evidence, at)
 
 
 def _source_problem(step: Bind, error: OSError) -> str:
@@ -201,9 +215,9 @@ class StageHandler(Plain[Stage]):
     def do(self, step: Stage, evidence: Evidence, at: At) -> Outcome:
         """Mount it, or take what is there."""
         need_visible(at)
-        if (there := found(step.point, at, kind=step.type)) is None:
+        if (there := found(step.point, _staged(step), at)) is None:
             make_point(step.point)
-            options: dict[str, Any] = {"source": step.source} if step.source else {}
+            options: dict[str, Any] = {"source": _staged(step)["source"]}
             for option in step.options:
                 key, equals, value = option.partition("=")
                 options[key] = value if equals else True
@@ -212,7 +226,7 @@ class StageHandler(Plain[Stage]):
             if ask(at, "make", arguments, remote=remote) is None:
                 return Wait(_LOOK_S, f"mounting {step.volume}")
             at.node.mark("mounts.staged")
-            there = found(step.point, at, kind=step.type)
+            there = found(step.point, _staged(step), at)
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
         return Done(there)
@@ -225,7 +239,12 @@ class StageHandler(Plain[Stage]):
         """Take it off after the last of its users."""
         if at.peers:
             return Done()
-        return take_off(step.point, evidence, at, remote=mountinfo.can_hang(step.type))
+        return take_off(step.point, _staged(step), evidence, at)
+
+
+def _staged(step: Stage) -> dict[str, str]:
+    """What it looks like in the mount table; one without a device has a name of ours there."""
+    return {"kind": step.type, "source": step.source or f"xce-{step.volume}"}
 
 
 class ScratchHandler(Plain[Scratch]):
@@ -244,13 +263,14 @@ class ScratchHandler(Plain[Scratch]):
         need_visible(at)
         if step.root:
             raise StepFailed(f"scratch on {step.root}: only memory is offered so far")
-        if (there := found(step.point, at, kind="tmpfs")) is None:
+        if (there := found(step.point, _SCRATCH, at)) is None:
             make_point(step.point)
             at.node.mark("scratch.point-made")
-            options = {"size": str(step.bytes), "mode": "0700", "uid": str(step.uid), "gid": str(step.gid)}
+            options = {"source": _SCRATCH["source"], "size": str(step.bytes), "mode": "0700"}
+            options |= {"uid": str(step.uid), "gid": str(step.gid)}
             ask(at, "make", {"type": "tmpfs", "options": options, "point": step.point}, remote=False)
             at.node.mark("scratch.mounted")
-            there = found(step.point, at, kind="tmpfs")
+            there = found(step.point, _SCRATCH, at)
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
         return Done({**there, "limit": "tmpfs", "bytes": step.bytes})
@@ -261,4 +281,4 @@ class ScratchHandler(Plain[Scratch]):
 
     def undo(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
         """Take it off; what was in it is gone with it."""
-        return take_off(step.point, evidence, at, remote=False)
+        return take_off(step.point, _SCRATCH, evidence, at)

@@ -26,38 +26,23 @@ class SharedHandler(Plain[Shared]):
         return f"directories {step.root}/{'/'.join(step.elements)}/{{{parts}}} for uid {step.uid}"
 
     def do(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
-        """Make what is missing and give it to the user."""
-        remote = is_remote(step.root, at)
-        if not evidence and step.again == "attempt":
-            taken = ask(at, "attempts", {"root": step.root, "elements": step.elements}, remote=remote)
-            if taken is None:
-                return Wait(_LOOK_S, f"looking at {step.root}")
-            attempt = [] if taken["next"] == 1 else [f"attempt-{taken['next']}"]
-            return Note({"elements": [*step.elements, *attempt]})
-        elements = evidence.get("elements", step.elements)
-        arguments = {
-            "root": step.root,
-            "elements": elements,
-            "parts": step.parts,
-            "uid": step.uid,
-            "gid": step.gid,
-        }
+        """Write down what is to be made, then make it and give it to the user."""
         try:
-            made = ask(at, "share", arguments, remote=remote)
+            return self._make(step, evidence, at)
         except OSError as error:
             where = f"{step.root}/{error.filename}" if error.filename else step.root
             raise StepFailed(f"shared volume {step.volume}: {where}: {error.strerror}") from error
-        if made is None:
+
+    def _make(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
+        remote = is_remote(step.root, at)
+        place = {"root": step.root, "elements": evidence.get("elements", step.elements), "parts": step.parts}
+        if not evidence:
+            planned = ask(at, "look", {**place, "new": step.again == "attempt"}, remote=remote)
+            return Wait(_LOOK_S, f"looking at {step.root}") if planned is None else Note(planned)
+        if ask(at, "share", {**place, "uid": step.uid, "gid": step.gid}, remote=remote) is None:
             return Wait(_LOOK_S, f"making directories on {step.root}")
         at.node.mark("shared.made")
-        before = evidence.get("made", [])
-        return Done(
-            {
-                "elements": elements,
-                "path": f"{step.root}/{'/'.join(elements)}",
-                "made": before + [one for one in made["made"] if one not in before],
-            }
-        )
+        return Done({**evidence, "path": f"{step.root}/{'/'.join(evidence['elements'])}"})
 
     def observe(self, step: Shared, evidence: Evidence, at: At) -> str:
         """The user may do as he likes in his own directories, and a file server is not asked for that."""
@@ -67,9 +52,11 @@ class SharedHandler(Plain[Shared]):
         """Remove what is empty after a failure; otherwise keep it, or remove it if nobody wants it."""
         remote = is_remote(step.root, at)
         elements = evidence.get("elements", step.elements)
+        if not evidence:
+            return Done()  # nothing was made yet
         if at.rollback:
-            made = evidence.get("made") or _all(elements, step.parts)
-            if ask(at, "unshare", {"root": step.root, "made": made}, remote=remote) is None:
+            new = {"root": step.root, "new": evidence["new"]}
+            if ask(at, "unshare", new, remote=remote) is None:
                 return Wait(_LOOK_S, f"removing directories on {step.root}")
             return Done()
         if at.peers:
@@ -85,9 +72,3 @@ class SharedHandler(Plain[Shared]):
             seconds = 0 if why == "not finished yet" else _LEFT_S
             return Wait(seconds, f"{step.root}: {path}: {why}", blocker=seconds > 0)
         return Done()
-
-
-def _all(elements: list[str], parts: list[str]) -> list[str]:
-    """What a call that never came back may have made. What holds anything stays, whoever made it."""
-    paths = ["/".join(elements[: count + 1]) for count in range(len(elements))]
-    return paths + [f"{paths[-1]}/{part}" for part in parts]

@@ -1,0 +1,206 @@
+"""C-DEV-01, C-DEV-03, C-DEV-04: what a consumer may open, whatever happens meanwhile."""
+
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.prepare.world import World
+from xce.linux import bpf
+from xce.model.claim import Ask, BindingState, Condition, Consumer
+from xce.prepare import isolation
+from xce.prepare.filter import program_name
+
+pytestmark = pytest.mark.root
+
+DENIED = "Operation not permitted"
+OWN_AND_OTHER = ("/dev/full", "/dev/zero")
+OLD = pytest.mark.parametrize("world", [{"mechanisms": ["v1"]}], indirect=True)
+
+
+def group_of(world: World, binding: str) -> int:
+    return os.open(world.evidence(binding, "group")["groups"][0], os.O_RDONLY | os.O_DIRECTORY)
+
+
+def take_off(group: int) -> None:
+    for number in bpf.query(group).ids:
+        program = bpf.open_program(number)
+        bpf.detach(group, program)
+        os.close(program)
+
+
+def put_on(group: int, code: bytes, flags: int = bpf.BPF_F_ALLOW_MULTI) -> None:
+    """A program of somebody else."""
+    program = bpf.load(code, "stranger")
+    bpf._bpf(bpf.BPF_PROG_ATTACH, struct.pack("<IIIII", group, program, bpf.BPF_CGROUP_DEVICE, flags, 0))
+    os.close(program)
+
+
+ALLOW_ALL = bpf.compile_rules(
+    [bpf.Rule(bpf.BPF_DEVCG_DEV_CHAR, None, None, 7), bpf.Rule(bpf.BPF_DEVCG_DEV_BLOCK, None, None, 7)]
+)
+
+
+def test_c_dev_01_a_filter_that_was_taken_away_is_put_back(world: World) -> None:
+    report = world.bind(Ask(), cards=["full"])
+    group = group_of(world, report.binding)
+    take_off(group)
+    assert world.opened(report.binding, *OWN_AND_OTHER) == ["ok", "ok"]  # that is the fault
+    world.until(lambda: bpf.query(group).ids, within=1)
+    assert world.opened(report.binding, *OWN_AND_OTHER) == ["ok", DENIED]
+    assert world.report(report.binding).conditions == []
+    os.close(group)
+
+
+def test_c_dev_01_an_empty_filter_in_its_place_is_joined_by_ours_and_told(world: World) -> None:
+    report = world.bind(Ask(), cards=["full"])
+    group = group_of(world, report.binding)
+    take_off(group)
+    put_on(group, ALLOW_ALL)
+    world.until(lambda: world.report(report.binding).conditions == [Condition.DEGRADED], within=1)
+    assert "a program 'stranger'" in world.report(report.binding).note
+    assert world.opened(report.binding, *OWN_AND_OTHER) == ["ok", DENIED]
+    os.close(group)
+
+
+def test_c_dev_01_a_filter_that_lets_no_other_in_makes_it_degraded(world: World) -> None:
+    report = world.bind(Ask(), cards=["full"])
+    group = group_of(world, report.binding)
+    take_off(group)
+    put_on(group, ALLOW_ALL, flags=0)
+    world.until(lambda: world.report(report.binding).conditions == [Condition.DEGRADED], within=1)
+    assert "lets no other in" in world.report(report.binding).note
+    take_off(group)
+    world.until(lambda: world.report(report.binding).conditions == [], within=1)
+    assert world.opened(report.binding, *OWN_AND_OTHER) == ["ok", DENIED]
+    os.close(group)
+
+
+def test_the_evidence_names_the_program_that_the_kernel_has(world: World) -> None:
+    report = world.bind(Ask(), cards=["full"])
+    evidence = world.evidence(report.binding, "filter")
+    group = group_of(world, report.binding)
+    [program] = bpf.programs(group)
+    assert evidence["program"] == {"id": program.id, "tag": program.tag, "name": program.name}
+    assert program.name == program_name(f"job-{report.binding}")
+    assert "c 1:7 rw" in evidence["rules"]
+    os.close(group)
+
+
+@pytest.mark.parametrize("world", [{"mechanisms": []}], indirect=True)
+def test_c_dev_03_without_isolation_a_claim_without_devices_is_ready_and_one_with_fails(world: World) -> None:
+    assert world.bind(Ask()).state is BindingState.READY
+    report = world.bind(Ask(), cards=["full"])
+    assert report.state is BindingState.FAILED
+    assert report.reason.startswith("device isolation unavailable: ")
+
+
+def test_c_dev_03_without_the_right_to_load_filters_the_reason_is_said(world: World) -> None:
+    """In a process without the capabilities; the old controller wants one of them, too."""
+    code = (
+        "from xce.linux.cgroup import Cgroup; from xce.prepare import isolation; "
+        f"print(isolation.find(Cgroup({world.group.path!r})).reason)"
+    )
+    command = ["setpriv", "--bounding-set=-bpf,-sys_admin", "--inh-caps=-all", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    assert "cannot load device filters: Operation not permitted (CAP_BPF" in done.stdout
+
+
+@OLD
+def test_c_dev_03_the_old_controller_keeps_devices_as_well(world: World) -> None:
+    if world.node.isolation.mechanism != "v1":
+        pytest.skip(f"no devices controller of version 1 here: {world.node.isolation.reason}")
+    report = world.bind(Ask(), cards=["full"])
+    assert report.state is BindingState.READY
+    assert world.evidence(report.binding, "filter")["mechanism"] == "v1"
+    assert world.opened(report.binding, *OWN_AND_OTHER, "/dev/null") == ["ok", DENIED, "ok"]
+    old = world.evidence(report.binding, "group")["groups"][1]
+    Path(old, "devices.allow").write_text("a")
+    world.until(lambda: "a *:* rwm" not in isolation.old_rules(old), within=1)
+    assert world.opened(report.binding, *OWN_AND_OTHER) == ["ok", DENIED]
+    world.release(report.binding)
+    assert not os.path.exists(old)
+
+
+def test_c_dev_04_a_process_that_comes_later_is_confined_whatever_its_environment(world: World) -> None:
+    report = world.bind(Ask(), cards=["full"])
+    first = subprocess.Popen(world.inside(report.binding, ["sleep", "60"]))
+    assert world.opened(report.binding, *OWN_AND_OTHER) == ["ok", DENIED]
+    world.release(report.binding)
+    assert first.wait(5) == -15
+
+
+def test_c_dev_04_release_ends_the_processes_before_it_says_released(world: World) -> None:
+    """One that ignores TERM, with a child in a session of its own."""
+    report = world.bind(Ask(), cards=["full"])
+    stubborn = "trap '' TERM; setsid sleep 60 & while :; do sleep 60; done"
+    job = subprocess.Popen(world.inside(report.binding, ["sh", "-c", stubborn]))
+    group = world.evidence(report.binding, "group")["groups"][0]
+    world.until(lambda: len(Path(group, "cgroup.procs").read_text().split()) >= 3)
+    before = time.monotonic()
+    assert world.release(report.binding).state is BindingState.RELEASED
+    assert time.monotonic() - before >= 0.3  # its time to end by itself
+    assert job.wait(5) == -9
+    assert not os.path.exists(group)
+
+
+def test_c_dev_04_no_groups_or_programs_pile_up(world: World) -> None:
+    for _ in range(30):
+        world.release(world.bind(Ask(), cards=["full"]).binding)
+    assert world.leftovers() == []
+    assert len(world.journal._raw) == 31  # tombstones, and what the node knows of itself
+
+
+def test_two_bindings_of_one_consumer_have_the_devices_of_both_until_one_goes(world: World) -> None:
+    both = Consumer(name="both", user="alice")
+    one = world.bind(Ask(), cards=["full"], consumer=both)
+    assert world.opened(one.binding, *OWN_AND_OTHER) == ["ok", DENIED]
+    other = world.bind(Ask(), cards=["zero"], consumer=both)
+    assert world.opened(one.binding, *OWN_AND_OTHER) == ["ok", "ok"]
+    job = subprocess.Popen(world.inside(one.binding, ["sleep", "60"]))
+    world.release(one.binding)
+    assert world.opened(other.binding, *OWN_AND_OTHER) == [DENIED, "ok"]
+    assert job.poll() is None  # the consumer is still there
+    world.release(other.binding)
+    assert job.wait(5) == -15
+    assert world.leftovers() == []
+
+
+def test_a_device_that_somebody_has_open_is_not_given_away(world: World) -> None:
+    with open("/dev/full") as held:
+        user = subprocess.Popen(["sleep", "60"], stdin=held)
+    report = world.bind(Ask(), cards=["full"])
+    assert report.state is BindingState.FAILED
+    assert f"a device is in use already: pid {user.pid} (sleep): fd 0 on 1:7" in report.reason
+    user.kill()
+    user.wait()
+
+
+def test_a_release_waits_for_whoever_has_the_device_and_says_that_it_is_not_clean(world: World) -> None:
+    """Out of the consumer's group, so that no signal reaches it."""
+    report = world.bind(Ask(), cards=["full"])
+    with open("/dev/full") as held:
+        user = subprocess.Popen(["sleep", "60"], stdin=held)
+    waiting = world.release(report.binding)
+    assert (waiting.state, waiting.conditions) == (BindingState.RELEASING, [Condition.BLOCKED])
+    assert f"still in use: pid {user.pid} (sleep)" in waiting.note
+    world.until(lambda: world.report(report.binding).quarantine, within=2)
+    assert list(world.report(report.binding).quarantine) == ["card-full"]
+    user.kill()
+    user.wait()
+    world.until(lambda: world.report(report.binding).state is BindingState.RELEASED)
+
+
+@pytest.mark.parametrize("text", ["c 1:3", "x 1:3 rw", "c 1 rw", "c 1:3 rx", "c a:3 r", ""])
+def test_a_rule_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="device"):
+        isolation.parse_rule(text)
+
+
+def test_rules_of_one_device_become_one() -> None:
+    merged = isolation.merged(["c 1:3 r", "b 8:* rwm", "c 1:3 w", "c *:* m"])
+    assert bpf.words(merged) == ["b 8:* rwm", "c *:* m", "c 1:3 rw"]

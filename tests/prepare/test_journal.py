@@ -1,0 +1,181 @@
+"""C-STA-01, C-STA-04: what is on disk is whole, or said not to be."""
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.prepare.world import FULL_ASK, World
+from xce.linux import mountapi, syscalls
+from xce.model.claim import Ask, BindingState
+from xce.prepare.execute import Refused
+from xce.prepare.journal import TOMBSTONES, Journal, NotRecorded, Tombstone
+
+READY = BindingState.READY
+
+
+def stone(number: int = 0) -> Tombstone:
+    return Tombstone(state=BindingState.RELEASED, epoch=number, op_id=f"op-{number}")
+
+
+def file_of(place: Path) -> Path:
+    return place / "claims.sqlite"
+
+
+def test_what_was_written_is_there_after_a_start(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    journal.end("b1", stone(7))
+    journal.close()
+    again = Journal(str(tmp_path))
+    ended = again.tombstone("b1")
+    assert ended is not None
+    assert (ended.epoch, ended.op_id) == (7, "op-7")
+    assert (again.standing.epoch, again.standing.recovering) == (7, "")
+    assert file_of(tmp_path).stat().st_mode & 0o777 == 0o600
+    again.close()
+
+
+def test_fields_of_a_newer_version_are_kept(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    journal.settle()
+    key = ("standing", "", 0)
+    body = msgspec.to_builtins(journal.standing) | {"from_the_future": [1, 2]}
+    journal._raw[key] = body
+    journal.end("b1", stone(3))
+    journal.close()
+    again = Journal(str(tmp_path))
+    assert again._raw[key]["from_the_future"] == [1, 2]
+    assert again.standing.epoch == 3
+    again.close()
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "scribbled", "one byte of a record"])
+def test_c_sta_01_a_damaged_file_is_set_aside_and_the_node_is_recovering(tmp_path: Path, damage: str) -> None:
+    journal = Journal(str(tmp_path))
+    for number in range(50):
+        journal.end(f"b{number}", stone(number))
+    journal.close()
+    path = file_of(tmp_path)
+    data = path.read_bytes()
+    place = data.index(b'"op-7"')
+    path.write_bytes(
+        {
+            "empty": b"",
+            "cut": data[:5000],
+            "scribbled": os.urandom(4096) + data[4096:],
+            "one byte of a record": data[: place + 4] + b"8" + data[place + 5 :],
+        }[damage]
+    )
+    again = Journal(str(tmp_path))
+    assert "the journal was damaged" in again.standing.recovering
+    assert Path(again.set_aside).exists()
+    if damage == "one byte of a record":
+        assert again.tombstone("b6") is not None
+        assert again.tombstone("b7") is None
+    again.close()
+    third = Journal(str(tmp_path))
+    assert "the journal was damaged" in third.standing.recovering  # until somebody settles it
+    third.settle()
+    third.close()
+    assert Journal(str(tmp_path)).standing.recovering == ""
+
+
+def test_a_file_of_a_newer_version_is_not_touched_but_set_aside(tmp_path: Path) -> None:
+    Journal(str(tmp_path)).close()
+    connection = sqlite3.connect(file_of(tmp_path))
+    connection.execute("PRAGMA user_version=99")
+    connection.close()
+    assert "of version 99" in Journal(str(tmp_path)).standing.recovering
+
+
+def test_old_tombstones_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xce.prepare.journal.TOMBSTONES", 5)
+    journal = Journal(str(tmp_path))
+    for number in range(12):
+        journal.end(f"b{number}", stone(number))
+    left = [number for number in range(12) if journal.tombstone(f"b{number}")]
+    assert left == [7, 8, 9, 10, 11]
+    assert TOMBSTONES == 10_000
+    journal.close()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["claims.sqlite", "claims.sqlite-journal"])
+def test_c_sta_01_with_an_emptied_state_file_ready_bindings_are_known_or_nothing_is_given_away(
+    world: World, name: str
+) -> None:
+    one, two = world.bind(FULL_ASK, cards=["full"]), world.bind(FULL_ASK, cards=["zero"])
+    world.stop()
+    path = world.place / "state" / name
+    path.write_bytes(b"")
+    world.start()
+    if not world.executor.recovering:
+        assert {report.binding for report in world.executor.reports()} == {one.binding, two.binding}
+        return
+    for card in ("full", "zero"):
+        with pytest.raises(Refused, match="recovering"):
+            world.bind(Ask(), cards=[card])
+    with pytest.raises(Refused, match="recovering"):
+        world.release(one.binding)
+    assert world.opened_in("job-b1", "/dev/full", "/dev/zero") == ["ok", "Operation not permitted"]
+
+
+@pytest.mark.root
+def test_c_sta_01_what_the_cluster_knows_settles_a_node_that_lost_its_journal(world: World) -> None:
+    """Nothing is done twice: mounts, filters and directories are taken as they are."""
+    orders = [world.order(FULL_ASK, cards=["full"], binding="b1")]
+    world.bind(FULL_ASK, cards=["full"], binding="b1")
+    before = (world.evidence("b1", "filter")["program"], world.evidence("b1", "bind"))
+    world.stop()
+    (world.place / "state/claims.sqlite").write_bytes(b"")
+    world.start()
+    world.executor.settle([("op-b1", 1, *order) for order in orders], world.instances)
+    assert world.settled("b1").state is READY
+    assert (world.evidence("b1", "filter")["program"], world.evidence("b1", "bind")) == before
+    assert not world.executor.recovering
+    world.release("b1")
+    assert world.leftovers() == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Path:
+    """A file system of 256 KiB for the state."""
+    place = tmp_path / "state"
+    place.mkdir()
+    tree, at = mountapi.make("tmpfs", {"size": "256k"}), os.open(place, os.O_PATH)
+    mountapi.attach(tree, at)
+    os.close(tree)
+    os.close(at)
+    return place
+
+
+def fill(path: Path) -> None:
+    """Until nothing more can be written."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    with contextlib.suppress(OSError):
+        while os.write(fd, bytes(512)):
+            pass
+    os.close(fd)
+
+
+@pytest.mark.root
+def test_c_sta_04_on_a_full_disk_nothing_is_done_and_it_works_again_with_room(
+    small_disk: Path, world: World
+) -> None:
+    ready = world.bind(FULL_ASK, cards=["full"])
+    ballast = small_disk / "ballast"
+    fill(ballast)
+    before = world.leftovers()
+    with pytest.raises(NotRecorded, match="cannot record intent: no space"):
+        world.bind(Ask(), cards=["zero"], binding="b99")
+    assert list(world.executor.entries) == [ready.binding]
+    assert world.leftovers() == before
+    assert world.report(ready.binding).state is READY
+    ballast.unlink()
+    assert world.bind(Ask(), cards=["zero"], binding="b100").state is READY
+    world.stop()
+    syscalls.umount2(str(small_disk), syscalls.MNT_DETACH)
+    world.start()

@@ -1,0 +1,180 @@
+"""Orders: the same again, stale ones, late ones, those for what somebody else has; restarts and reboots."""
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.prepare.world import FULL_ASK, World
+from xce.linux import syscalls
+from xce.model.claim import Ask, BindingState, MountAsk
+from xce.model.instance import Health
+from xce.prepare.entry import StepState
+from xce.prepare.execute import Refused
+
+pytestmark = pytest.mark.root
+
+READY, FAILED, RELEASED = BindingState.READY, BindingState.FAILED, BindingState.RELEASED
+
+
+def test_the_same_order_again_changes_nothing(world: World) -> None:
+    first = world.bind(FULL_ASK, cards=["full"], binding="b1")
+    evidence = [work.evidence for work in world.executor.entries["b1"].works]
+    assert world.bind(FULL_ASK, cards=["full"], binding="b1") == first
+    assert [work.evidence for work in world.executor.entries["b1"].works] == evidence
+
+
+def test_an_order_of_an_older_reign_is_refused(world: World) -> None:
+    world.bind(Ask(), epoch=5)
+    stale = "order of epoch 4 is stale: this node has seen epoch 5"
+    with pytest.raises(Refused, match=stale):
+        world.bind(Ask(), epoch=4)
+    with pytest.raises(Refused, match=stale):
+        world.release("b1", epoch=4)
+    world.restart()
+    with pytest.raises(Refused, match="stale"):
+        world.bind(Ask(), epoch=4)
+
+
+def test_a_prepare_that_comes_after_its_release_is_refused(world: World) -> None:
+    """Even for a binding that was never here: the release may have overtaken it."""
+    assert world.release("b7").state is RELEASED
+    world.bind(Ask(), binding="b8")
+    world.release("b8")
+    world.restart()
+    for binding in ("b7", "b8"):
+        with pytest.raises(Refused, match=f"binding {binding} has ended here: it is released"):
+            world.bind(Ask(), binding=binding, epoch=9)
+    assert world.leftovers() == []
+
+
+def test_a_failed_order_gets_the_same_answer_again(world: World) -> None:
+    ask = Ask(mounts=[MountAsk(name="x", source="nowhere")])
+    first = world.bind(ask, binding="b1")
+    assert (first.state, first.reason) == (FAILED, "mount x: the profile has no volume 'nowhere'")
+    assert world.bind(ask, binding="b1") == first
+
+
+def test_an_instance_belongs_to_one_binding_whatever_it_does(world: World) -> None:
+    one = world.bind(Ask(), cards=["full"])
+    with pytest.raises(Refused, match="instance card-full is held by binding b1, which is ready"):
+        world.bind(Ask(), cards=["full"])
+    world.executor.release(op_id="x", epoch=1, binding=one.binding)
+    with pytest.raises(Refused, match="which is releasing"):
+        world.bind(Ask(), cards=["full"])
+    world.settled(one.binding)
+    assert world.bind(Ask(), cards=["full"]).state is READY
+
+
+@pytest.mark.parametrize(
+    ("health", "reason"), [(Health.LOST, "GPU is lost"), (Health.UNKNOWN, "driver/library mismatch")]
+)
+def test_c_gpu_06_an_instance_that_is_not_well_fails_with_its_cause(
+    world: World, health: Health, reason: str
+) -> None:
+    ready = world.bind(Ask(), cards=["zero"])
+    for card in ("card-full", "card-zero"):
+        world.instances[card] = msgspec.structs.replace(world.instances[card], health=health, reason=reason)
+    report = world.bind(Ask(), cards=["full"])
+    assert (report.state, report.reason) == (FAILED, f"instance card-full is {health}: {reason}")
+    assert world.report(ready.binding).state is READY
+
+
+def test_a_reporter_cannot_name_a_device_that_the_profile_does_not_let_it(world: World) -> None:
+    evil = msgspec.structs.replace(
+        world.instances["card-full"], attributes={"device_files": ["/dev/full/../mem"]}
+    )
+    world.instances["card-full"] = evil
+    report = world.bind(Ask(), cards=["full"])
+    assert report.state is FAILED
+    assert "which the profile's device_paths do not allow" in report.reason
+
+
+def test_a_restart_redoes_nothing(world: World) -> None:
+    report = world.bind(FULL_ASK, cards=["full"])
+    before = [work.evidence for work in world.executor.entries[report.binding].works]
+    world.restart()
+    world.executor.advance()
+    assert world.report(report.binding).state is READY
+    assert [work.evidence for work in world.executor.entries[report.binding].works] == before
+    assert world.executor.journal.orders()[report.binding][1] == world.executor.entries[report.binding].works
+
+
+def reboot(world: World) -> None:
+    """A new boot id, no mounts, no control groups, an empty /run; directories on disk are still there."""
+    world.stop()
+    for point in reversed(world.mounts()):
+        syscalls.umount2(point, syscalls.MNT_DETACH)
+    for group in world.group.children():
+        group.kill()
+        while not group.remove():
+            pass
+    for path in sorted(Path(world.settings.directory).rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    for path in Path(world.settings.cdi_directory).iterdir():
+        path.unlink()
+    world.boot = "boot-2"
+    world.start()
+
+
+def test_c_sta_05_after_a_reboot_nothing_is_ready_by_the_record_alone(world: World) -> None:
+    one = world.bind(FULL_ASK, cards=["full"])
+    two = world.bind(Ask(), cards=["zero"])
+    kept = Path(world.variables(one.binding)["XCE_DIR_OUT"], "result")
+    kept.write_text("precious")
+    reboot(world)
+    world.executor.advance()
+    for report in (one, two):
+        assert world.report(report.binding).state is BindingState.PREPARING
+    del world.instances["card-zero"]
+    world.executor.resume(world.instances)
+    assert world.settled(one.binding).state is READY
+    assert world.report(one.binding).ports == one.ports
+    assert kept.read_text() == "precious"
+    assert world.opened(one.binding, "/dev/full", "/dev/zero") == ["ok", "Operation not permitted"]
+    failed = world.settled(two.binding)
+    assert (failed.state, failed.reason) == (FAILED, "instance card-zero is not on this node now")
+    world.release(one.binding)
+    assert world.leftovers() == []
+
+
+def test_what_waits_for_the_inventory_after_a_reboot_can_be_released(world: World) -> None:
+    report = world.bind(FULL_ASK, cards=["full"])
+    reboot(world)
+    assert world.release(report.binding).state is RELEASED
+    assert world.leftovers() == []
+
+
+def test_a_release_goes_on_after_a_reboot(world: World) -> None:
+    report = world.bind(FULL_ASK, cards=["full"])
+    world.executor.release(op_id="end", epoch=1, binding=report.binding)
+    reboot(world)
+    assert world.settled(report.binding).state is RELEASED
+    assert world.leftovers() == []
+
+
+def test_a_release_in_the_middle_of_a_prepare_takes_back_what_was_done(world: World) -> None:
+    order = world.order(FULL_ASK, cards=["full"], binding="b1")
+    world.executor.prepare(op_id="o", epoch=1, binding=order[0], claim=order[1], instances=world.instances)
+    assert {work.state for work in world.executor.entries["b1"].works} == {StepState.PLANNED}
+    assert world.release("b1").state is RELEASED
+    assert world.leftovers() == []
+
+
+def test_a_fault_of_one_binding_does_not_reach_another(world: World) -> None:
+    """Its mount point is a file: it fails, and the other one is ready."""
+    place = Path(world.settings.directory, "b1")
+    place.mkdir(parents=True)
+    (place / "input").write_text("in the way")
+    assert world.bind(FULL_ASK, binding="b1").state is FAILED
+    assert world.bind(FULL_ASK, binding="b2").state is READY
+    os.unlink(place / "input")
+
+
+def test_news_tell_each_change_once(world: World) -> None:
+    report = world.bind(Ask())
+    assert [(news.binding, news.state) for news in world.executor.news()] == [("b1", READY)]
+    assert world.executor.news() == []
+    world.release(report.binding)
+    assert [news.state for news in world.executor.news()] == [RELEASED]

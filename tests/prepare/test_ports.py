@@ -1,0 +1,87 @@
+"""C-DIR-01: ports that nobody else has, in whatever way he has them."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.prepare.world import World
+from xce.model.claim import Ask, BindingState, PortsAsk
+from xce.prepare import ports
+
+
+@pytest.fixture
+def free() -> int:
+    """A range of ports that nobody uses at the moment."""
+    for low in range(21_000, 29_000, 10):
+        if all(ports.is_free(port) for port in range(low, low + 4)):
+            return low
+    pytest.skip("no four free ports in a row")
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+def test_c_dir_01_a_port_of_an_outgoing_connection_is_not_free(free: int, server: socket.socket) -> None:
+    with socket.create_connection(server.getsockname(), source_address=("127.0.0.1", free)):
+        assert not ports.is_free(free)
+        assert ports.is_free(free + 1)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "address"),
+    [
+        (socket.AF_INET, socket.SOCK_STREAM, "127.0.0.1"),
+        (socket.AF_INET, socket.SOCK_DGRAM, "127.0.0.1"),
+        (socket.AF_INET6, socket.SOCK_STREAM, "::1"),
+    ],
+)
+def test_a_port_that_is_bound_on_any_address_is_not_free(
+    free: int, family: int, kind: int, address: str
+) -> None:
+    with socket.socket(family, kind) as other:
+        other.bind((address, free))
+        assert not ports.is_free(free)
+
+
+def test_c_dir_01_a_range_that_the_kernel_uses_itself_is_reported(tmp_path: Path) -> None:
+    place = tmp_path / "sys/net/ipv4"
+    place.mkdir(parents=True)
+    (place / "ip_local_port_range").write_text("32768\t60999\n")
+    (place / "ip_local_reserved_ports").write_text("\n")
+    told = ports.overlap(32_000, 33_767, str(tmp_path))
+    assert told.startswith("ports 32768 to 33767 are also used by the kernel for outgoing connections")
+    assert ports.overlap(20_000, 29_999, str(tmp_path)) == ""
+    (place / "ip_local_reserved_ports").write_text("32768-33767,40000\n")
+    assert ports.overlap(32_000, 33_767, str(tmp_path)) == ""
+    assert "40001" in ports.overlap(40_000, 40_001, str(tmp_path))
+
+
+@pytest.mark.root
+def test_no_port_is_given_to_two(world: World, free: int) -> None:
+    def ask(name: str, count: int) -> PortsAsk:
+        return PortsAsk(name=name, count=count, low=free, high=free + 3)
+
+    one = world.bind(Ask(ports=[ask("a", 2), ask("b", 1)]))
+    given = [*one.ports["a"], *one.ports["b"]]
+    assert len(set(given)) == 3
+    world.restart()
+    two = world.bind(Ask(ports=[ask("c", 1)]))
+    assert set(two.ports["c"]) | set(given) == set(range(free, free + 4))
+    full = world.bind(Ask(ports=[ask("d", 1)]))
+    assert full.state is BindingState.FAILED
+    assert f"ports d: only 0 of 1 are free from {free} to {free + 3}" in full.reason
+    taken = world.bind(Ask(ports=[PortsAsk(name="e", exact=[given[0]])]))
+    assert taken.reason == f"ports e: {given[0]} is another claim's"
+    world.release(one.binding)
+    assert world.bind(Ask(ports=[PortsAsk(name="e", exact=[given[0]])])).state is BindingState.READY
+
+
+@pytest.mark.root
+def test_ports_outside_of_the_profile_are_refused(world: World) -> None:
+    report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[80])]))
+    assert report.reason == "ports a: 80 to 80 are not within 20000 to 29999"

@@ -1,0 +1,157 @@
+"""C-DIR-03 to C-DIR-05: directories of users and jobs on a shared volume."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.linux.test_mountapi import bind as bind_mount
+from tests.prepare.test_names import NAMES, refused
+from tests.prepare.world import USERS, World
+from xce.linux import syscalls
+from xce.linux.users import User
+from xce.model.claim import Ask, BindingState, Condition, Consumer, SharedAsk
+
+pytestmark = pytest.mark.root
+
+HOME, AGAIN = Ask(shared=[SharedAsk(volume="home")]), Ask(shared=[SharedAsk(volume="again")])
+RELEASED, FAILED, READY = BindingState.RELEASED, BindingState.FAILED, BindingState.READY
+
+
+def tree(world: World) -> list[str]:
+    top = world.place / "shared"
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
+
+
+def test_an_element_of_an_array_has_its_own_directories(world: World) -> None:
+    job = Consumer(name="1042[7]", user="alice", job="1042", index="7")
+    report = world.bind(HOME, consumer=job)
+    assert tree(world) == [
+        "alice",
+        "alice/1042",
+        "alice/1042/7",
+        "alice/1042/7/err",
+        "alice/1042/7/in",
+        "alice/1042/7/out",
+    ]
+    for path in (world.place / "shared").rglob("*"):
+        assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (4711, 0o700)
+    world.release(report.binding)
+    assert tree(world) == []
+
+
+def test_c_dir_03_a_share_that_gives_nothing_away_fails_and_leaves_nothing(world: World) -> None:
+    """A child without CAP_CHOWN stands for a server that squashes root."""
+    code = (
+        "import sys, json; from xce.prepare.errand import share\n"
+        "try: share(**json.loads(sys.argv[1]))\n"
+        "except OSError as error: print(error.strerror, error.filename)"
+    )
+    question = {"root": str(world.place / "shared"), "elements": ["alice", "1"], "parts": ["in"], "uid": 4711}
+    command = ["setpriv", "--bounding-set=-chown", "--inh-caps=-all", sys.executable, "-c", code]
+    done = subprocess.run(
+        [*command, json.dumps(question | {"gid": 4711})],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == "cannot give to 4711 (root squashed?) alice"
+    assert tree(world) == []
+
+
+def test_c_dir_04_every_name_of_a_job_is_one_directory_below_the_users(world: World) -> None:
+    good = [name for name in NAMES if not refused(name) and name.isprintable() and name.strip() == name]
+    for number, name in enumerate(good):
+        job = Consumer(name=f"j{number}", user="alice", job=name)
+        report = world.bind(HOME, binding=f"b{number}", consumer=job)
+        assert report.state is READY, name
+    assert len(list((world.place / "shared/alice").iterdir())) == len(good)
+    assert [path.name for path in (world.place / "shared").iterdir()] == ["alice"]
+    assert not (world.place / "etc").exists()
+
+
+@pytest.mark.parametrize("name", ["x\0y", "n" * 256, "[" * 100])
+def test_c_dir_04_a_name_that_cannot_be_is_refused_before_anything_is_made(world: World, name: str) -> None:
+    report = world.bind(HOME, consumer=Consumer(name="j", user="alice", job=name))
+    assert report.state is FAILED
+    assert "name " in report.reason
+    assert world.leftovers() == []
+
+
+def test_c_dir_04_users_with_odd_names_are_directories_too(world: World) -> None:
+    USERS["a/b"] = User("a/b", 4713, 4713)
+    world.bind(HOME, consumer=Consumer(name="j", user="a/b", job=".."))
+    assert tree(world)[:2] == ["a%2Fb", "a%2Fb/%2E."]
+    del USERS["a/b"]
+
+
+def test_a_directory_that_belongs_to_somebody_else_is_not_taken(world: World) -> None:
+    place = world.place / "shared/alice"
+    place.mkdir()
+    os.chown(place, 4712, 4712)
+    report = world.bind(HOME)
+    assert report.state is FAILED
+    assert "it is there and belongs to uid 4712, not to 4711" in report.reason
+    assert tree(world) == ["alice"]
+
+
+def test_a_link_in_the_users_own_directory_leads_nowhere(world: World, tmp_path: Path) -> None:
+    place = world.place / "shared/alice"
+    place.mkdir()
+    os.chown(place, 4711, 4711)
+    (place / "job-b1").symlink_to(tmp_path / "data")
+    report = world.bind(HOME, binding="b1")
+    assert report.state is FAILED
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["dir", "file"]
+
+
+def test_a_job_that_runs_again_finds_its_directories_or_new_ones(world: World) -> None:
+    job = Consumer(name="j", user="alice", job="9")
+    first = world.bind(HOME, consumer=job, retention_s=3600)
+    Path(world.variables(first.binding)["XCE_DIR_OUT"], "result").write_text("1")
+    world.release(first.binding)
+    again = world.bind(HOME, consumer=job, retention_s=3600)
+    assert Path(world.variables(again.binding)["XCE_DIR_OUT"], "result").read_text() == "1"
+    third = world.bind(AGAIN, consumer=job)
+    assert world.variables(third.binding)["XCE_DIR_OUT"].endswith("/alice/9/attempt-2/out")
+    fourth = world.bind(AGAIN, consumer=job)
+    assert world.variables(fourth.binding)["XCE_DIR_OUT"].endswith("/alice/9/attempt-3/out")
+
+
+def test_what_is_kept_goes_when_its_time_is_over(world: World) -> None:
+    now = [1000.0]
+    world.overrides["wall"] = lambda: now[0]
+    world.restart()
+    report = world.bind(HOME, retention_s=3600)
+    world.release(report.binding)
+    assert world.report(report.binding).state is RELEASED
+    assert len(tree(world)) == 5
+    now[0] += 3599
+    world.restart()
+    world.executor.advance()
+    assert len(tree(world)) == 5
+    now[0] += 2
+    world.until(lambda: not tree(world))
+    assert world.journal.kept() == {}
+
+
+def test_c_dir_05_what_cannot_be_removed_is_named_and_tried_again(world: World, tmp_path: Path) -> None:
+    report = world.bind(HOME)
+    out = Path(world.variables(report.binding)["XCE_DIR_OUT"])
+    (out / "mounted").mkdir()
+    (out / "file").write_text("x")
+    (out / "link").symlink_to(tmp_path / "data")
+    bind_mount(tmp_path / "data", out / "mounted")
+    waiting = world.release(report.binding)
+    assert waiting.conditions == [Condition.BLOCKED]
+    assert f"{report.binding}/out/mounted: a file system is mounted on it" in waiting.note
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["dir", "file"]
+    syscalls.umount2(str(out / "mounted"), 0)
+    world.executor.entries[report.binding].wake = time.monotonic()
+    world.until(lambda: world.report(report.binding).state is RELEASED)
+    assert tree(world) == []
