@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from xce.agent.probe import amd, classify, facts, nics, nvidia
+from xce.agent.probe import amd, classify, facts, nics, nvidia, xid
 from xce.agent.probe.topology import Topology
 from xce.agent.probe.units import Unit
 from xce.agent.probe.verdict import Verdict
@@ -22,6 +22,9 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
     instances: tuple[Instance, ...]
     """Each with its health as this reading alone shows it."""
+    laid_out: tuple[Instance, ...]
+    """The same without any fault: what remembered faults are laid over, since a fault may end before the
+    reading stops to tell it."""
     verdicts: dict[str, Verdict]
     """By id, of whatever has a health of its own: what the agent's memory of faults is fed with."""
     complete: bool
@@ -32,13 +35,14 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """Sources that said nothing although there is hardware of theirs, with the reason."""
 
 
-def found(machine: facts.Machine, topology: Topology) -> Findings:
-    """All instances of a machine."""
-    units = list(_units(machine, topology))
+def found(machine: facts.Machine, topology: Topology, *, xids: xid.Table = xid.TABLE) -> Findings:
+    """All instances of a machine. `xids`: what each XID asks for, where the site has its own opinion."""
+    units = list(_units(machine, topology, xids))
     partial = tuple(_id(gpu) for gpu in _library(machine).gpus if gpu.mig.error)
     blind = _blind(machine, units)
     return Findings(
         instances=tuple(unit.instance() for unit in units),
+        laid_out=tuple(unit.laid_out() for unit in units),
         verdicts={unit.id: unit.verdict for unit in units if unit.kind not in ("mig", "gpu-partition")},
         complete=not (partial or blind or machine.faults),
         partial=partial,
@@ -46,14 +50,14 @@ def found(machine: facts.Machine, topology: Topology) -> Findings:
     )
 
 
-def _units(machine: facts.Machine, topology: Topology) -> Iterator[Unit]:
+def _units(machine: facts.Machine, topology: Topology, xids: xid.Table) -> Iterator[Unit]:
     kinds = classify.kinds(machine)
     gpus = [pci for pci in machine.pci if kinds[pci.address] == classify.GPU]
     nvidias = [pci.address for pci in gpus if _is_nvidia(pci, machine)]
     amds = [pci.address for pci in gpus if pci.vendor == AMD_ID]
     rest = [pci.address for pci in gpus if pci.address not in {*nvidias, *amds}]
     accelerators = [pci.address for pci in machine.pci if kinds[pci.address] == classify.ACCELERATOR]
-    yield from nvidia.found(machine, nvidias, topology)
+    yield from nvidia.found(machine, nvidias, topology, xids)
     yield from amd.found(machine, amds, topology)
     yield from amd.others(machine, rest, "gpu", topology)
     yield from amd.others(machine, accelerators, "accelerator", topology)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from xce.agent.probe import attributes, facts, mig, units, verdict
+from xce.agent.probe import attributes, facts, mig, units, verdict, xid
 from xce.agent.probe.topology import Topology
 from xce.agent.probe.units import Unit
 from xce.agent.probe.verdict import Fault, Verdict
@@ -39,14 +39,17 @@ class _View(msgspec.Struct, frozen=True):
     topology: Topology
     names: dict[str, str]
     """Ids by address."""
+    xids: xid.Table
 
 
-def found(machine: facts.Machine, addresses: list[str], topology: Topology) -> Iterator[Unit]:
+def found(
+    machine: facts.Machine, addresses: list[str], topology: Topology, xids: xid.Table
+) -> Iterator[Unit]:
     """Every NVIDIA GPU with its slices: those of `addresses` (of PCI), and what the library knows beside."""
     library = machine.nvidia or facts.Nvidia(error="the NVIDIA library was not asked")
     by_address = {gpu.pci: gpu for gpu in library.gpus if gpu.pci}
     on_pci = {pci.address: pci for pci in machine.pci}
-    view = _View(machine, library, topology, {address: _id(gpu) for address, gpu in by_address.items()})
+    view = _View(machine, library, topology, {address: _id(gpu) for address, gpu in by_address.items()}, xids)
     for address in addresses:
         pci = on_pci.get(address) or facts.Pci(address=address)
         if gpu := by_address.get(address):
@@ -90,7 +93,7 @@ def _silent(pci: facts.Pci, library: facts.Nvidia, topology: Topology) -> Unit:
 
 
 def _known(gpu: facts.NvidiaGpu, pci: facts.Pci | None, view: _View) -> Iterator[Unit]:
-    judged = verdict.judge(gpu, pci=pci, xids=view.library.xids)
+    judged = verdict.judge(gpu, pci=pci, xids=view.library.xids, table=view.xids)
     offer = mig.offer(gpu)
     place = units.device(pci, view.topology) if pci else {}
     described = {

@@ -34,23 +34,33 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     capacity: dict[str, Count] = {}
     consumes: dict[str, Count] = {}
 
-    def instance(self) -> Instance:
-        """The instance as this reading alone would show it: a fault goes before the layout."""
-        worst = self.verdict.worst or Fault(
-            cause="", reason=self.layout, health=Health.UNAVAILABLE if self.layout else Health.AVAILABLE
-        )
+    def laid_out(self) -> Instance:
+        """The instance without its faults, which are for whoever remembers them: the layout's word alone."""
         return Instance(
             id=self.id,
             kind=self.kind,
             parent=self.parent,
+            health=Health.UNAVAILABLE if self.layout else Health.AVAILABLE,
+            reason=self.layout,
+            attributes=self.attributes,
+            capacity=self.capacity,
+            consumes=self.consumes,
+            notes=list(self.notes[:NOTES]),
+        )
+
+    def instance(self) -> Instance:
+        """The instance as this reading alone would show it: a fault goes before the layout."""
+        one, worst = self.laid_out(), self.verdict.worst
+        notes = [*self.verdict.notes, *self.notes][:NOTES]
+        if worst is None:
+            return msgspec.structs.replace(one, notes=notes)
+        return msgspec.structs.replace(
+            one,
             health=worst.health,
             reason=worst.reason,
             evidence=worst.evidence,
             recovery=worst.recovery,
-            attributes=self.attributes,
-            capacity=self.capacity,
-            consumes=self.consumes,
-            notes=[*self.verdict.notes, *self.notes][:NOTES],
+            notes=notes,
         )
 
 

@@ -8,6 +8,7 @@ GPU needs (recovery action, XID 154), its word ends what this table began (healt
 with a table of its own, not here.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -174,6 +175,15 @@ def _table() -> Table:
 
 
 TABLE: Table = _table()
+
+
+def with_site(condemns: Mapping[int, bool], table: Table = TABLE) -> Table:
+    """The table with a site's word on whether a GPU is taken out for these XIDs."""
+    rows = {number: entry(number, table) for number in condemns}
+    return table | {
+        number: Entry(number, row.name, row.action, condemns[number], "set by the site")
+        for number, row in rows.items()
+    }
 
 
 def entry(xid: int, table: Table = TABLE) -> Entry:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from xce.agent.probe import facts, verdict, xid
+from xce.agent.probe import facts, instances, topology, verdict, xid
 from xce.model.instance import Health
 
 
@@ -112,7 +112,8 @@ def test_an_xid_without_a_gpu_condemns_none() -> None:
 
 
 def test_a_site_changes_a_row_with_its_own_table() -> None:
-    mine = xid.TABLE | {94: xid.Entry(94, "contained", xid.Action.RESET_GPU, True)}
+    mine = xid.with_site({94: True, 79: False, 977: False})
+    assert (mine[79].condemns, mine[977].condemns, mine[13]) == (False, False, xid.TABLE[13])
     found = verdict.judge(
         facts.NvidiaGpu(index=0, uuid="GPU-2"), xids=(facts.Xid(xid=94, uuid="GPU-2", at=5.0),), table=mine
     )
@@ -136,3 +137,31 @@ def test_the_table_is_sound() -> None:
     assert len(xid.TABLE) == sum(len(names) for names in xid._NAMES.values()) + sum(
         len(numbers) for numbers, _, _ in xid._ENGINES
     ), "no number is described twice"
+
+
+def test_what_faults_are_laid_over_has_the_layout_and_no_fault() -> None:
+    """An admin's clear, or the driver's word, ends a fault that readings still tell, and no layout."""
+    slice_ = facts.MigSlice(uuid="MIG-1", placement=(0, 4))
+    ill = facts.NvidiaGpu(
+        index=0, uuid="GPU-2", remap_pending=True, mig=facts.Mig(current=True, slices=(slice_,))
+    )
+    machine = facts.Machine(nvidia=facts.Nvidia(gpus=(ill,)))
+    found = instances.found(machine, topology.topology(machine))
+    assert [(one.id, one.health, one.reason) for one in found.laid_out] == [
+        ("GPU-2", Health.UNAVAILABLE, "MIG on"),
+        ("MIG-1", Health.AVAILABLE, ""),
+    ]
+    assert [one.evidence[:8] for one in found.instances] == ["remapped", "remapped"]
+    assert [one.evidence for one in found.laid_out] == ["", ""]
+
+
+def test_a_sites_word_on_an_xid_reaches_the_instances() -> None:
+    machine = facts.Machine(
+        nvidia=facts.Nvidia(
+            gpus=(facts.NvidiaGpu(index=0, uuid="GPU-2"),), xids=(facts.Xid(xid=94, uuid="GPU-2", at=1.0),)
+        )
+    )
+    place = topology.topology(machine)
+    assert instances.found(machine, place).verdicts["GPU-2"].health == Health.AVAILABLE
+    found = instances.found(machine, place, xids=xid.with_site({94: True}))
+    assert found.verdicts["GPU-2"].health == Health.UNAVAILABLE
