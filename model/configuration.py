@@ -169,6 +169,10 @@ class Discovery(_File, frozen=True, kw_only=True):
     rails: list[list[str]] = []
     """PCI addresses of the GPUs and NICs of each rail, where the rule of docs/discovery.md is not what was
     cabled; it goes before that of the topology file."""
+    xids_out: list[int] = []
+    """XIDs that take a GPU out, against docs/xids.md."""
+    xids_noted: list[int] = []
+    """XIDs that are only noted, against docs/xids.md."""
     expected: list[Expected] = []
     """What the host should have; a mismatch holds it until it fits again."""
     ports: list[PortRange] = []

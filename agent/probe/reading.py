@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from xce.agent.probe import classify, facts, instances, links, machinefile, sysfs
+from xce.agent.probe import classify, facts, instances, links, machinefile, sysfs, xid
 from xce.agent.probe.frame import KERNEL, NVIDIA, Line
 from xce.agent.probe.topology import AdminTopology, Topology, topology
 from xce.model.configuration import Discovery
@@ -75,7 +75,8 @@ class Reader:
                 interval_s=self.settings.interval,
             )
         place = topology(machine, admin)
-        found = instances.found(machine, place)
+        opinion = xid.with_site(self.settings.xids_out, self.settings.xids_noted)
+        found = instances.found(machine, place, xids=opinion)
         self._took = self._clock() - begun if ask else self._took
         pending = not ask and self.wants_library(machine)
         return self._told(machine, place, found, conditions, pending=pending)
@@ -102,7 +103,7 @@ class Reader:
         if self.library is None:
             from xce.agent.probe import nvml  # noqa: PLC0415 - most nodes have nothing to ask it
 
-            self.library = nvml.Library(self.settings.library)
+            self.library = nvml.Library(self.settings.library, clock=self._clock)
         return self.library.read(tuple(sorted(expected)), everything=everything)
 
     def _admin(self, conditions: list[ReportedCondition]) -> AdminTopology | None:
@@ -135,7 +136,7 @@ class Reader:
             blind[NVIDIA] = machine.nvidia.error
         return Line(
             xce=1,
-            instances=list(found.instances),
+            instances=list(found.laid_out),
             complete=found.complete and not pending and not blind,
             verdicts=found.verdicts,
             conditions=conditions,

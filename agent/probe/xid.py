@@ -8,7 +8,7 @@ GPU needs (recovery action, XID 154), its word ends what this table began (healt
 with a table of its own, not here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -177,11 +177,12 @@ def _table() -> Table:
 TABLE: Table = _table()
 
 
-def with_site(condemns: Mapping[int, bool], table: Table = TABLE) -> Table:
-    """The table with a site's word on whether a GPU is taken out for these XIDs."""
-    rows = {number: entry(number, table) for number in condemns}
+def with_site(out: Iterable[int], noted: Iterable[int], table: Table = TABLE) -> Table:
+    """The table with a site's opinion: XIDs that take a GPU out, and others that are only noted."""
+    words = dict.fromkeys(noted, False) | dict.fromkeys(out, True)
+    rows = {number: entry(number, table) for number in words}
     return table | {
-        number: Entry(number, row.name, row.action, condemns[number], "set by the site")
+        number: Entry(number, row.name, row.action, words[number], "set by the site")
         for number, row in rows.items()
     }
 

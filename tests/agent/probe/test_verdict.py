@@ -112,7 +112,7 @@ def test_an_xid_without_a_gpu_condemns_none() -> None:
 
 
 def test_a_site_changes_a_row_with_its_own_table() -> None:
-    mine = xid.with_site({94: True, 79: False, 977: False})
+    mine = xid.with_site([94], [79, 977])
     assert (mine[79].condemns, mine[977].condemns, mine[13]) == (False, False, xid.TABLE[13])
     found = verdict.judge(
         facts.NvidiaGpu(index=0, uuid="GPU-2"), xids=(facts.Xid(xid=94, uuid="GPU-2", at=5.0),), table=mine
@@ -163,5 +163,5 @@ def test_a_sites_word_on_an_xid_reaches_the_instances() -> None:
     )
     place = topology.topology(machine)
     assert instances.found(machine, place).verdicts["GPU-2"].health == Health.AVAILABLE
-    found = instances.found(machine, place, xids=xid.with_site({94: True}))
+    found = instances.found(machine, place, xids=xid.with_site([94], []))
     assert found.verdicts["GPU-2"].health == Health.UNAVAILABLE
