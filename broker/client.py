@@ -11,10 +11,11 @@ are `BrokerRefused` (the broker says no) and `BrokerUnreachable` (no answer in t
 
 import select
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, overload
 
+from xce.broker.claim_rows import undecided
 from xce.broker.follow import CREDIT, Follow
 from xce.broker.line import Broker, Line
 from xce.broker.mirror import Mirror
@@ -36,7 +37,10 @@ from xce.broker.session import (
 from xce.model.instance import Inventory
 from xce.model.message import (
     Answer,
+    BindingView,
     BrokerStatus,
+    Claims,
+    ClaimsRequest,
     Done,
     Failed,
     InventoriesRequest,
@@ -86,6 +90,8 @@ class Client:
     @overload
     def ask(self, request: StatusRequest, *, timeout: float | None = None) -> BrokerStatus: ...
     @overload
+    def ask(self, request: ClaimsRequest, *, timeout: float | None = None) -> Claims: ...
+    @overload
     def ask(self, request: KeysRequest, *, timeout: float | None = None) -> Keys: ...
     @overload
     def ask(self, request: MineRequest, *, timeout: float | None = None) -> Mine: ...
@@ -115,6 +121,25 @@ class Client:
     def watch(self, *, credit: int = CREDIT, inventories: bool = False) -> "Watch":
         """Follow the map, see `Watch`; with `inventories` the mirror holds their bodies too."""
         return Watch(self, Follow(credit=credit, inventories=inventories))
+
+    def wait_bindings(self, bindings: Collection[str], *, timeout: float) -> dict[str, BindingView]:
+        """Wait until each of these bindings is ready or has ended; they, as far as they are there.
+
+        It waits on the stream and asks nothing again. Raises `BrokerUnreachable` when `timeout` is over, and
+        names what is not ready.
+        """
+        watch, deadline = self.watch(), time.monotonic() + timeout
+        try:
+            left = list(bindings)
+            while left:
+                if (rest := deadline - time.monotonic()) <= 0:
+                    raise not_ready(left, timeout)
+                watch.next(rest)
+                if watch.mirror is not None:
+                    left = undecided(watch.mirror.bindings, bindings)
+            return found(watch.mirror, bindings)
+        finally:
+            watch.close()
 
     def close(self) -> None:
         """Close the link; may be called twice."""
@@ -167,6 +192,19 @@ def answer_of(question: Question) -> Answer:
     if isinstance(question.answer, Failed):
         raise BrokerRefused(question.answer.code, question.answer.message, question.answer.hint)
     return question.answer
+
+
+def not_ready(left: Sequence[str], timeout: float) -> BrokerUnreachable:
+    """The error for bindings that did not come to a decision in time."""
+    more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+    words = f"{', '.join(left[:3])}{more} not ready within {timeout:g} s"
+    return BrokerUnreachable(words, "xce-broker claim show says how far each is")
+
+
+def found(mirror: Mirror | None, bindings: Collection[str]) -> dict[str, BindingView]:
+    """Those of the bindings that a mirror has."""
+    views = mirror.bindings if mirror is not None else {}
+    return {name: views[name] for name in bindings if name in views}
 
 
 def mirror_of(taking: Taking) -> Mirror:

@@ -11,11 +11,12 @@ watches the two descriptors of the link itself: zmq.asyncio would cost eight tim
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import overload
 
-from xce.broker.client import TIMEOUT_S, TURN_S, D, answer_of, mirror_of
+from xce.broker.claim_rows import undecided
+from xce.broker.client import TIMEOUT_S, TURN_S, D, answer_of, found, mirror_of, not_ready
 from xce.broker.follow import CREDIT, Follow
 from xce.broker.line import Broker, Line
 from xce.broker.mirror import Mirror
@@ -23,7 +24,10 @@ from xce.broker.session import Event, Fresh, Question, Request, Taking
 from xce.model.instance import Inventory
 from xce.model.message import (
     Answer,
+    BindingView,
     BrokerStatus,
+    Claims,
+    ClaimsRequest,
     Done,
     InventoriesRequest,
     InventoryBodies,
@@ -50,6 +54,8 @@ class AsyncClient:
     @overload
     async def ask(self, request: StatusRequest, *, timeout: float | None = None) -> BrokerStatus: ...
     @overload
+    async def ask(self, request: ClaimsRequest, *, timeout: float | None = None) -> Claims: ...
+    @overload
     async def ask(self, request: KeysRequest, *, timeout: float | None = None) -> Keys: ...
     @overload
     async def ask(self, request: InventoriesRequest, *, timeout: float | None = None) -> InventoryBodies: ...
@@ -73,6 +79,21 @@ class AsyncClient:
     def watch(self, *, credit: int = CREDIT, inventories: bool = False) -> "AsyncWatch":
         """Follow the map: see `client.Watch`."""
         return AsyncWatch(self, Follow(credit=credit, inventories=inventories))
+
+    async def wait_bindings(self, bindings: Collection[str], *, timeout: float) -> dict[str, BindingView]:
+        """Wait until each of these bindings is ready or has ended; see `Client.wait_bindings`."""
+        watch, deadline = self.watch(), self._loop.time() + timeout
+        try:
+            left = list(bindings)
+            while left:
+                if (rest := deadline - self._loop.time()) <= 0:
+                    raise not_ready(left, timeout)
+                await watch.next(rest)
+                if watch.mirror is not None:
+                    left = undecided(watch.mirror.bindings, bindings)
+            return found(watch.mirror, bindings)
+        finally:
+            watch.close()
 
     def close(self) -> None:
         """Close the link; calls that wait raise `BrokerUnreachable`. May be called twice."""

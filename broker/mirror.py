@@ -89,8 +89,8 @@ class Mirror:
         self.locations.update(changed)
         if delta.types is not None:
             self.types = {kind.name: kind for kind in delta.types}
-        _replace(self.claims, delta.claims)
-        _replace(self.bindings, delta.bindings)
+        replace_views(self.claims, delta.claims)
+        replace_views(self.bindings, delta.bindings)
         self.position, self.revision, self.broker_ms = there, delta.revision, delta.broker_ms
         if self._bodies:
             self._forget_bodies(removed | changed.keys())
@@ -160,7 +160,7 @@ def changed_view(view: LocationView | None, change: LocationChange) -> LocationV
     )
 
 
-def _replace(views: dict[str, V], changes: Mapping[str, V | None]) -> None:
+def replace_views(views: dict[str, V], changes: Mapping[str, V | None]) -> None:
     """Take whole views; None removes."""
     for key, view in changes.items():
         if view is None:

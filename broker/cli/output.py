@@ -16,7 +16,18 @@ from xce.model.supply import Hold
 from xce.model.value import Value
 
 VALUE_CHARS = 60
-WORDY = {"VALUE", "HOLDS", "CAUSE", "REASON", "REPORTERS", "DESCRIPTION", "READINGS", "GROUPS", "HOSTS"}
+WORDY = {
+    "VALUE",
+    "HOLDS",
+    "CAUSE",
+    "REASON",
+    "REPORTERS",
+    "DESCRIPTION",
+    "READINGS",
+    "GROUPS",
+    "HOSTS",
+    "INSTANCES",
+}
 """Columns that may be folded on a terminal. A name in two pieces cannot be copied, nor searched for."""
 WORDY_CHARS = 20
 """What such a column gets at least; a terminal that is too narrow then breaks whole lines."""
@@ -32,6 +43,11 @@ _STYLES = {
     "lost": "bold red",
     "released": "dim",
     "not-applicable": "dim",
+    "ready": "green",
+    "pending": "cyan",
+    "preparing": "cyan",
+    "releasing": "yellow",
+    "failed": "bold red",
 }
 """By the exact text of a cell."""
 
@@ -63,6 +79,11 @@ def json(thing: Any) -> None:
     """Print anything of ours as JSON, indented on a terminal."""
     text = msgspec.json.encode(thing)
     print((msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text).decode())
+
+
+def aside(text: str) -> None:
+    """Say something beside the output, on stderr."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from xce.broker import claim_rows
 from xce.broker.cli import COMMANDS, changes
 from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, Example, carry_out, json_option, positive
@@ -14,8 +15,8 @@ from xce.broker.cli.options import parser as command_parser
 from xce.broker.cli.output import printable
 from xce.broker.cli.select import selector
 from xce.broker.client import Changed, Event, Fresh, LinkNews
-from xce.broker.mirror import Mirror
-from xce.model.message import LocationView
+from xce.broker.mirror import Mirror, replace_views
+from xce.model.message import BindingView, ClaimView, Delta, LocationView
 
 SUMMARY = COMMANDS["watch"]
 ABOUT = """
@@ -89,6 +90,8 @@ class _Json:
                     "revision": mirror.revision,
                     "broker_ms": mirror.broker_ms,
                     "locations": mirror.locations,
+                    "claims": mirror.claims,
+                    "bindings": mirror.bindings,
                 }
             case Changed():
                 thing = {"event": "changed", "delta": event.delta}
@@ -106,13 +109,16 @@ class _Lines:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._resource, self._location = selector(options.resource), selector(options.location)
-        self._all = not options.resource
+        self._all, self._everywhere = not options.resource, not options.location
         self._before: dict[str, LocationView] = {}
+        self._claims: dict[str, ClaimView] = {}
+        self._bindings: dict[str, BindingView] = {}
 
     def lines(self, event: Event, mirror: Mirror) -> list[str]:
         match event:
             case Fresh():
                 self._before = dict(mirror.locations)
+                self._claims, self._bindings = dict(mirror.claims), dict(mirror.bindings)
                 if event.reason:
                     print(f"changes were missed: {printable(event.reason)}", file=sys.stderr)
                 print(f"#{mirror.position.sequence} {changes.summary(mirror)}", file=sys.stderr)
@@ -124,6 +130,7 @@ class _Lines:
                     for key, resource, text in changes.of_delta(delta, self._before, mirror.types)
                     if self._location(key) and (self._all or (resource and self._resource(resource)))
                 ]
+                found += self._of_claims(delta)
                 for key in {*delta.removed, *delta.locations}:
                     if key in mirror.locations:
                         self._before[key] = mirror.locations[key]
@@ -131,3 +138,14 @@ class _Lines:
                         self._before.pop(key, None)
                 return found
         return []
+
+    def _of_claims(self, delta: Delta) -> list[str]:
+        """Lines of claims, unless only some locations or readings are wanted."""
+        lines = [
+            f"#{delta.position.sequence} {printable(f'claim:{claim} {binding} {text}'.replace('  ', ' '))}"
+            for claim, binding, text in claim_rows.changes(delta, self._claims, self._bindings)
+            if self._all and self._everywhere
+        ]
+        replace_views(self._claims, delta.claims)
+        replace_views(self._bindings, delta.bindings)
+        return lines

@@ -18,6 +18,7 @@ from xce.broker.core.effect import Effect, Send
 from xce.broker.core.location import Host, unpacked
 from xce.broker.core.peer import Peer
 from xce.broker.core.state import State
+from xce.broker.core.strays import Strays
 from xce.model import fact as facts
 from xce.model import message as m
 from xce.model.claim import (
@@ -27,12 +28,9 @@ from xce.model.claim import (
     TEXT,
     Binding,
     BindingState,
-    Chosen,
-    Quarantine,
     after_report,
     holdings_digest,
 )
-from xce.model.configuration import Orphans
 from xce.model.instance import Instance, Inventory
 
 AGAIN_S = 10.0
@@ -51,8 +49,7 @@ class Claims:
     def __init__(self, state: State) -> None:
         self.state = state
         self.views = ClaimViews(state.journal.ledger, state.supply)
-        self.orphans: dict[str, dict[str, m.BindingReport]] = {}
-        """Host to what it has and the broker does not know, as it said last."""
+        self.strays = Strays(state)
         self._verified: dict[str, m.BindingReport] = {}
         """Bindings of gangs that are ready on their nodes."""
         self._owed: dict[str, float] = {}
@@ -136,7 +133,7 @@ class Claims:
             self.views.touch_forgotten(binding.claim)
             self._owed.pop(binding_id, None)
         if binding_id in self.state.journal.ledger.claims.given_up.get(binding.host, ()):
-            self._take_back(binding.host, binding_id, binding.op_id, binding.reason)
+            self.strays.take_back(binding.host, binding_id, binding.op_id, binding.reason)
             return
         if binding.state is BindingState.PENDING or binding.state is BindingState.RELEASING:
             self._order(binding, now)
@@ -196,8 +193,8 @@ class Claims:
         agrees = digest == holdings_digest((one.id, one.state) for one in held)
         self.views.settle(host.name, settled=agrees)
         if agrees:
-            self._settle_orphans(host, {})
-            self._persist(self._gone(host, {}))
+            self.strays.settle(host, {})
+            self._persist(self.strays.gone(host, {}))
         return digest is not None and not agrees
 
     def host_changed(self, host: Host) -> None:
@@ -219,10 +216,10 @@ class Claims:
         for name, report in news.reports.items():
             binding = self.state.journal.draft.claims.bindings.get(name)
             if name in self.state.journal.draft.claims.given_up.get(host.name, ()):
-                changes = self._given_up(host, name, report)
+                changes = self.strays.given_up(host, name, report)
             elif binding is None or binding.host != host.name:
                 unknown[name[:TEXT]] = report
-                changes = self._quarantine_unknown(host, name[:TEXT], report)
+                changes = self.strays.unknown(host, name[:TEXT], report)
             else:
                 changes = self._report(binding, report, host, now)
             if not changes:
@@ -232,11 +229,11 @@ class Claims:
                 self._persist(changes, by=peer.title, told=told)
         if news.full:
             self._missing(host, news.reports, now, by=peer.title)
-            self._persist(self._gone(host, news.reports), by=peer.title)
-            self._settle_orphans(host, unknown)
+            self._persist(self.strays.gone(host, news.reports), by=peer.title)
+            self.strays.settle(host, unknown)
             self.views.settle(host.name, settled=True)
         elif unknown:
-            self._settle_orphans(host, {**self.orphans.get(host.name, {}), **unknown})
+            self.strays.settle(host, {**self.strays.known.get(host.name, {}), **unknown})
 
     def _report(
         self, binding: Binding, report: m.BindingReport, host: Host, now: float
@@ -245,7 +242,9 @@ class Claims:
         draft = self.state.journal.draft.claims
         if binding.state in ENDED:
             if report.state not in ENDED:
-                self._take_back(host.name, binding.id, binding.op_id, "the broker has no use for it any more")
+                self.strays.take_back(
+                    host.name, binding.id, binding.op_id, "the broker has no use for it any more"
+                )
             return self._dirty(binding, report, host)
         self.views.said[binding.id] = report
         self.views.touch(binding.claim, [binding.id])
@@ -268,9 +267,11 @@ class Claims:
             following = BindingState.PREPARING
         else:
             self._verified.pop(binding.id, None)
+        dirty = self._dirty(binding, report, host)
         if following is binding.state:
-            return []
-        return [*self._step(binding, following, report), *self._dirty(binding, report, host)]
+            return dirty
+        clean = self._clean(binding, report, host) if following in ENDED else []
+        return [*self._step(binding, following, report), *dirty, *clean]
 
     def _step(self, binding: Binding, following: BindingState, report: m.BindingReport) -> list[facts.Change]:
         """A binding's next state, and what follows for its gang and its claim."""
@@ -299,22 +300,25 @@ class Claims:
 
     def _dirty(self, binding: Binding, report: m.BindingReport, host: Host) -> list[facts.Change]:
         """Instances that a node has given back in a state in which nobody may use them."""
-        if report.state not in ENDED or not report.quarantine:
+        if report.state not in _GOING or not report.quarantine:
             return []
         kept = self.state.journal.draft.claims.quarantine.get(host.name, {})
         return [
-            self._kept(host, chosen, report.quarantine[chosen.id], f"agent:{host.name}", binding.id)
+            self.strays.quarantined(
+                host, chosen, why=report.quarantine[chosen.id], by=f"agent:{host.name}", binding=binding.id
+            )
             for chosen in binding.instances
             if chosen.id in report.quarantine and chosen.id not in kept
         ]
 
-    def _kept(self, host: Host, chosen: Chosen, why: str, by: str, binding: str) -> facts.InstanceQuarantined:
-        return facts.InstanceQuarantined(
-            host=host.name,
-            quarantine=Quarantine(
-                instance=chosen, reason=why[:NOTE], by=by, binding=binding, since=self.state.wall()
-            ),
-        )
+    def _clean(self, binding: Binding, report: m.BindingReport, host: Host) -> list[facts.Change]:
+        """What the node called dirty while it released, and does not any more."""
+        kept = self.state.journal.draft.claims.quarantine.get(host.name, {})
+        return [
+            facts.QuarantineCleared(host=host.name, instance=name, reason="its node found it clean")
+            for name, one in kept.items()
+            if one.binding == binding.id and one.by == f"agent:{host.name}" and name not in report.quarantine
+        ]
 
     def _missing(self, host: Host, reports: Mapping[str, m.BindingReport], now: float, *, by: str) -> None:
         """Bindings that the broker has and the node does not: it is told again, and nothing is ready that
@@ -330,65 +334,6 @@ class Claims:
                 self._persist(self._step(binding, BindingState.PREPARING, gone), by=by)
             if (known := self.state.journal.ledger.claims.bindings.get(binding.id)) is not None:
                 self._order(known, now)
-
-    def _given_up(self, host: Host, name: str, report: m.BindingReport) -> list[facts.Change]:
-        """A node still has what was given up for lost: it takes it back now."""
-        if report.state in ENDED:
-            return [facts.BindingGone(host=host.name, binding=name)]
-        self._take_back(host.name, name, "", "its release was forced while the node was away")
-        return []
-
-    def _gone(self, host: Host, reports: Mapping[str, m.BindingReport]) -> list[facts.Change]:
-        """What was given up, and a node that says all that it has does not have."""
-        given_up = self.state.journal.draft.claims.given_up.get(host.name, ())
-        return [facts.BindingGone(host=host.name, binding=one) for one in given_up if one not in reports]
-
-    # --------------------------------------------------------------------------------------- orphans
-
-    def _quarantine_unknown(self, host: Host, name: str, report: m.BindingReport) -> list[facts.Change]:
-        """What a node has bound and the broker does not know is not free; and free again when it has gone."""
-        kept = self.state.journal.draft.claims.quarantine.get(host.name, {})
-        if report.state in ENDED:
-            return [
-                facts.QuarantineCleared(
-                    host=host.name, instance=one.instance.id, reason="its node released it"
-                )
-                for one in kept.values()
-                if one.binding == name and not one.by
-            ]
-        if self.state.config.orphans is Orphans.CLEAN:
-            self._take_back(host.name, name, "", "the broker does not know it")
-        why = f"the node has it bound by {name}, which the broker does not know"
-        return [self._kept(host, one, why, "", name) for one in report.instances if one.id not in kept]
-
-    def _take_back(self, name: str, binding: str, op_id: str, reason: str) -> None:
-        """Tell a host to release what is not wanted there; one that is away shows it when it is back."""
-        host = self.state.supply.hosts.get(name)
-        if host is not None and host.peer is not None:
-            epoch = self.state.changes.epoch
-            order = m.BindingRelease(epoch=epoch, op_id=op_id, binding=binding, reason=reason)
-            self.state.send(host.peer, order)
-
-    def _settle_orphans(self, host: Host, found: dict[str, m.BindingReport]) -> None:
-        """Keep what only a host knows of, and tell the log of the begin and the end of it."""
-        left = {name: report for name, report in found.items() if report.state not in ENDED}
-        before = self.orphans.get(host.name, {})
-        if left:
-            self.orphans[host.name] = left
-        else:
-            self.orphans.pop(host.name, None)
-        if left.keys() - before.keys():
-            names = ", ".join(sorted(left)[:8])
-            self.state.note(f"host {host.name} has bindings that nobody knows: {names}", fault=True)
-        elif before and not left:
-            self.state.note(f"host {host.name} has no unknown bindings any more", fault=False)
-
-    def troubles(self) -> list[str]:
-        """What needs an admin, in words."""
-        return [
-            f"host {host} has bindings that the broker does not know: {', '.join(sorted(found)[:8])}"
-            for host, found in list(self.orphans.items())[:16]
-        ]
 
     # ------------------------------------------------------------------------------------------ ends
 

@@ -241,7 +241,7 @@ class Questions:
 
     def troubles(self) -> list[str]:
         """What needs an admin, in words."""
-        own = [self.state.journal.fault, *self.trouble.values(), *self._claims.troubles()]
+        own = [self.state.journal.fault, *self.trouble.values(), *self._claims.strays.troubles()]
         return [words for words in own if words]
 
     def _claims_are(self, peer: Peer, request: m.ClaimsRequest, _now: float) -> None:

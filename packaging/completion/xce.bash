@@ -25,6 +25,8 @@ _xce() {
         xce-broker/types) words='--broker --key --broker-key --timeout --json --help' ;;
         xce-broker/pools) words='--broker --key --broker-key --timeout --json --help' ;;
         xce-broker/pool) words='set --help --base --borrowed --broker --key --broker-key --timeout --op-id' ;;
+        xce-broker/claim) words='create list show bind release delete watch --help --instances --scratch --consumer --wait --problems --binding --force --reason --form --owner --project --access --reclaim --provider --mount --ports --shared --env --profile --json --broker --key --broker-key --timeout --file --host --gang --state --user --job --index --read-only --within --count --seconds' ;;
+        xce-broker/quarantine) words='list set clear --help --reason --host --json --broker --key --broker-key --timeout' ;;
         xce-broker/watch) words='--broker --key --broker-key --timeout --location --count --seconds --json --help' ;;
         xce-broker/snapshot) words='--broker --key --broker-key --timeout --inventories --json --help' ;;
         xce-broker/key) words='new add revoke list --hosts --help --role --offline --reason --directory --broker --key --broker-key --timeout --json' ;;
@@ -34,7 +36,7 @@ _xce() {
         case $program in
             xce-agent) words='run status inventory topology reporter explain doctor removal --help' ;;
             xce-reporter) words='run status replay simulate fleet --help' ;;
-            xce-broker) words='run status hosts host drain hold supply types pools pool watch snapshot key --help' ;;
+            xce-broker) words='run status hosts host drain hold supply types pools pool claim quarantine watch snapshot key --help' ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")

@@ -22,6 +22,8 @@ ARGUMENTS = {
     "key": ["list"],
     "drain": ["node1", "--reason", "fan"],
     "hold": ["host:node1", "--reason", "fan"],
+    "claim": ["list"],
+    "quarantine": ["list"],
 }
 ASKING = [name for name in COMMANDS if name != "run"]
 Output = pytest.CaptureFixture[str]

@@ -714,6 +714,20 @@ def test_what_a_node_gives_back_dirty_is_quarantined() -> None:
     assert "left in the driver" in cluster.refused(place(cluster.claim("job2"), "node1", "GPU-a"))
 
 
+def test_what_is_in_use_while_it_is_released_is_quarantined_until_its_node_finds_it_clean() -> None:
+    cluster = Cluster()
+    (binding,) = cluster.bind(place(cluster.claim(), "node1", "GPU-a"))
+    cluster.node.to(READY)
+    cluster.order(m.ClaimRelease, bindings=[binding])
+    held = {"conditions": ["blocked"], "note": "pid 7 holds it", "quarantine": {"GPU-a": "pid 7 holds it"}}
+    cluster.node.to(BindingState.RELEASING, **held)
+    view = cluster.see().bindings[binding]
+    assert (view.conditions, view.note) == (["blocked"], "pid 7 holds it")
+    assert cluster.see().locations["host:node1"].quarantined.keys() == {"GPU-a"}
+    cluster.node.to(RELEASED)
+    assert cluster.see().locations["host:node1"].quarantined == {}
+
+
 def test_an_admin_quarantines_a_slice_and_the_whole_gpu_is_not_free() -> None:
     cluster = Cluster()
     cluster.world.say("node1", m.InventoryNews(inventory=mig()))
