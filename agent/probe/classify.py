@@ -230,7 +230,7 @@ def _rdma_port(pci: Pci, device: Rdma, port: RdmaPort, nets: dict[str, Net], own
         reasons.append(f"port is {port.state}{physical}")
     names = port.nets or tuple(net.name for net in own if net.port in (None, port.number - 1))
     members = [nets[name] for name in names if name in nets]
-    reasons += [f"{net.name} is a member of {net.master}" for net in members if net.master]
+    reasons += [reason for net in members for reason in _membership(net, nets)]
     return Port(
         fabric=fabric,
         rdma=device.name,
@@ -254,9 +254,7 @@ def _interface(pci: Pci, net: Net, nets: dict[str, Net]) -> Port:
         reasons.append("state of its port is unknown")
     elif not (net.operstate in ("up", "unknown", None) and net.carrier is not False):
         reasons.append(f"interface is {net.operstate or 'without carrier'}")
-    if net.master:
-        kind_of = nets[net.master].info if net.master in nets else ""
-        reasons.append(f"{net.name} is a member of {kind_of + ' ' if kind_of else ''}{net.master}")
+    reasons += _membership(net, nets)
     fabric = _fabric_of_class(pci)
     if net.info in ("wlan", "wireless"):
         fabric = WIFI
@@ -270,6 +268,14 @@ def _interface(pci: Pci, net: Net, nets: dict[str, Net]) -> Port:
         gbps=net.mbps / 1000 if net.mbps else None,
         reasons=tuple(reasons),
     )
+
+
+def _membership(net: Net, nets: dict[str, Net]) -> list[str]:
+    """What it is a part of; a routing domain (VRF) only says where its packets go."""
+    kind = nets[net.master].info if net.master in nets else ""
+    if not net.master or kind == "vrf":
+        return []
+    return [f"{net.name} is a member of {kind + ' ' if kind else ''}{net.master}"]
 
 
 def fabric_of(pci: Pci | None, device: Rdma, port: RdmaPort | None) -> str:

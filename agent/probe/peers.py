@@ -5,7 +5,7 @@ since a node holds one switch fabric. xGMI is what the KFD says. A fabric cluste
 beyond the node.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -49,11 +49,13 @@ class Physical(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nodes: tuple[int, ...] = ()
 
 
-def links(machine: Machine) -> tuple[Link, ...]:
-    """Every link that is up, once: the end with the lower address states a pair of GPUs."""
-    return tuple(
-        sorted((*_nvlinks(machine), *_xgmi(machine)), key=lambda link: (order(link.a), order(link.b)))
-    )
+def links(machine: Machine, switches: Collection[str] = ()) -> tuple[Link, ...]:
+    """Every link that is up, once: the end with the lower address states a pair of GPUs.
+
+    `switches` are the addresses of NVSwitches, for libraries that do not say what is at the other end.
+    """
+    found = (*_nvlinks(machine, switches), *_xgmi(machine))
+    return tuple(sorted(found, key=lambda link: (order(link.a), order(link.b))))
 
 
 def order(address: str) -> tuple[int, str]:
@@ -61,13 +63,14 @@ def order(address: str) -> tuple[int, str]:
     return len(address), address
 
 
-def _nvlinks(machine: Machine) -> list[Link]:
+def _nvlinks(machine: Machine, switches: Collection[str]) -> list[Link]:
     counted: dict[tuple[str, str, bool], int] = {}
     gpus = machine.nvidia.gpus if machine.nvidia else ()
     for gpu in gpus:
         for link in gpu.links if gpu.pci else ():
             if link.active:
-                key = (gpu.pci or "", _remote(link), link.remote_type == LINK_TO_SWITCH)
+                remote = _remote(link)
+                key = (gpu.pci or "", remote, link.remote_type == LINK_TO_SWITCH or remote in switches)
                 counted[key] = counted.get(key, 0) + 1
     ends = {gpu.pci for gpu in gpus}
     return [

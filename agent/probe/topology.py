@@ -129,10 +129,11 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def topology(machine: Machine, admin: AdminTopology | None = None) -> Topology:
     """What the facts say of who is close to whom."""
     nodes = [node for node in machine.numa if node.cpus]
-    places = _places(machine, classify.kinds(machine), nodes)
+    kinds = classify.kinds(machine)
+    places = _places(machine, kinds, nodes)
     conflicts: list[str] = []
     groups = _apply(admin, places, conflicts) if admin else ()
-    links = peers.links(machine)
+    links = peers.links(machine, {pci for pci, kind in kinds.items() if kind == classify.NVSWITCH})
     joined = peers.between(links, machine)
     domains = peers.domains(machine, joined)
     _add_domains(places, domains)

@@ -172,4 +172,4 @@ def test_a_link_that_goes_down_is_down_in_interface_and_port(seen: tuple[Seen, S
 def test_reading_is_the_same_twice_but_for_what_changed(seen: tuple[Seen, Seen]) -> None:
     up, down = (reading.sysfs for reading in seen)
     assert (up.pci, up.numa, up.cards) == (down.pci, down.numa, down.cards)
-    assert {net.name for net in up.net if net not in down.net} == {"d0", "d0.5", "mv0"}
+    assert [net.name for net in up.net if net not in down.net] == ["d0"]

@@ -30,7 +30,8 @@ def _node(node: int, folder: Folder, seen: set[str]) -> facts.KfdNode:
     links = () if device in seen else _links(folder)
     if not cpu:
         seen.add(device)
-    gpu_id = None if cpu else folder.number("gpu_id")
+    told = None if cpu else folder.raw("gpu_id", refusable=True)
+    gpu_id = folder.parsed("gpu_id", told) if told and told.strip() else None
     return facts.KfdNode(
         node=node,
         simd=values.number("simd_count") or 0,

@@ -102,20 +102,27 @@ class Folder:
         finally:
             os.close(fd)
 
-    def raw(self, name: str) -> str | None:
-        """All of a small file; None if it is not there, or may not be read now."""
+    def raw(self, name: str, *, refusable: bool = False) -> str | None:
+        """All of a small file; None if it is not there, or may not be read now.
+
+        `refusable`: the kernel lets only those read it who may use the device, so a refusal is no fault.
+        """
         try:
             fd = os.open(name, _FLAGS, dir_fd=self.fd)
         except OSError as error:
-            self.tree.failed(f"{self.path}/{name}", error)
+            self._failed(name, error, refusable=refusable)
             return None
         try:
             return os.read(fd, _BYTES).decode("utf-8", "replace")
         except OSError as error:
-            self.tree.failed(f"{self.path}/{name}", error)
+            self._failed(name, error, refusable=refusable)
             return None
         finally:
             os.close(fd)
+
+    def _failed(self, name: str, error: OSError, *, refusable: bool) -> None:
+        if not (refusable and isinstance(error, PermissionError)):
+            self.tree.failed(f"{self.path}/{name}", error)
 
     def text(self, name: str) -> str | None:
         """A file's line without its end; None if it is empty or not there."""

@@ -9,7 +9,7 @@ import msgspec
 
 from xce.agent.probe import classify, facts, sysfs
 from xce.agent.probe.facts import Machine, Nvidia, NvidiaGpu
-from xce.agent.probe.topology import topology
+from xce.agent.probe.topology import Nearest, topology
 
 CASES = Path(__file__).parents[2] / "cases"
 
@@ -39,6 +39,16 @@ def test_two_spellings_of_one_address_are_one_device(tmp_path: Path) -> None:
     found = topology(case_of("busid.json", tmp_path))
     assert list(found.places) == ["0000:82:00.0"]
     assert found.places["0000:82:00.0"].numa == 1
+
+
+def test_a_gpu_of_the_other_spelling_joins_the_nics_on_its_switch(tmp_path: Path) -> None:
+    """C-GPU-04, with the switch that the case speaks of: the library's GPU is the one below it."""
+    machine = case_of("busid.json", tmp_path)
+    path = {"root": "pci0000:80", "bridges": ("0000:80:01.0", "0000:81:00.0")}
+    gpu = msgspec.structs.replace(machine.pci[0], **path)
+    nic = facts.Pci(address="0000:83:00.0", klass=0x020700, numa=1, **path)  # type: ignore[arg-type]
+    found = topology(msgspec.structs.replace(machine, pci=(gpu, nic)))
+    assert found.nearest == {"0000:82:00.0": Nearest(level="bridge", nics=("0000:83:00.0",))}
 
 
 def test_two_unknown_numa_nodes_are_not_the_same_node(tmp_path: Path) -> None:

@@ -116,11 +116,12 @@ def test_why_a_nic_is_not_offered(found: classify.Nic, reason: str) -> None:
     "found",
     [
         nic(eth()),
+        nic(eth(master="rail0"), rdma=(ib(),), others=(Net(name="rail0", info="vrf"),)),
         nic(eth(), rdma=(ib(),)),
         nic(eth(operstate="unknown")),
         nic(eth(), eth("eth1", carrier=False)),
     ],
-    ids=["interface", "rdma", "a driver that tells no state", "one of two ports"],
+    ids=["interface", "in a routing domain", "rdma", "a driver that tells no state", "one of two ports"],
 )
 def test_a_nic_with_a_port_that_works_is_offered(found: classify.Nic) -> None:
     assert found.reasons == ()

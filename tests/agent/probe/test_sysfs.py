@@ -256,3 +256,27 @@ def test_a_machine_with_any_file_damaged_is_still_read(name: str, tmp_path: Path
     machine = sysfs.read(tmp_path)
     assert machine.pci or machine.kfd
     assert all(": " in fault for fault in machine.faults)
+
+
+@pytest.mark.root
+def test_a_refusal_is_a_fault_but_for_what_only_users_of_the_device_may_read(tmp_path: Path) -> None:
+    """As nobody, in a tree of files that only root may read."""
+    node = "sys/class/kfd/kfd/topology/nodes/1"
+    files: dict[str, str | None] = {
+        f"{node}/gpu_id": "7",
+        f"{node}/properties": "simd_count 4\nlocation_id 1280\n",
+        "sys/devices/system/node/node0/cpulist": "0",
+    }
+    tree(tmp_path, files)
+    for name in (f"{node}/gpu_id", "sys/devices/system/node/node0/cpulist"):
+        (tmp_path / name).chmod(0o600)
+    top = os.open(tmp_path, os.O_RDONLY)
+    os.fchmod(top, 0o755)
+    os.setresuid(65534, 65534, 0)
+    try:
+        machine = sysfs.read(Path(f"/proc/self/fd/{top}"))
+    finally:
+        os.setresuid(0, 0, 0)
+        os.close(top)
+    assert machine.faults == ("sys/devices/system/node/node0/cpulist: Permission denied",)
+    assert (machine.kfd[0].gpu_id, machine.kfd[0].pci) == (None, "0000:05:00.0")

@@ -296,6 +296,14 @@ def test_gpus_on_switches_reach_each_other_by_as_many_links_as_the_weaker_has() 
     }
 
 
+def test_a_switch_is_known_by_its_kind_where_the_library_does_not_say_what_it_is() -> None:
+    switch = Pci(address="000f:00:00.0", klass=0x068000, vendor=0x10DE)
+    one = library(a=to("f", 6, kind=255), b=to("f", 6, kind=255))
+    assert {pair.word for pair in topology(one).gpu_gpu} == {"?"}
+    found = topology(msgspec.structs.replace(one, pci=(switch,)))
+    assert [(pair.word, pair.links) for pair in found.gpu_gpu] == [("NV6", 6)]
+
+
 @pytest.mark.parametrize(
     ("fabric", "domain"),
     [
