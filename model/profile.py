@@ -138,7 +138,9 @@ class Claims(_Section, frozen=True, kw_only=True):
     check_s: float = 1
     """Between two looks at whether everything of the claims is still there."""
     remote_s: float = 20
-    """For one operation on a network file system; then it is tried again."""
+    """For one operation on a file system that can hang: network, FUSE."""
+    probe_s: float = 30
+    """Between two looks at whether such a file system still answers."""
     profiles: dict[str, Profile] = {}
     """By name; `default` is for claims that name none."""
 

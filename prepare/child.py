@@ -84,8 +84,8 @@ class _Sent:
 class Errands:
     """Does errands, here or in children; `(key, errand, arguments, remote) -> evidence or None`."""
 
-    def __init__(self, clock: Callable[[], float], seconds: float) -> None:
-        self._clock, self._seconds = clock, seconds
+    def __init__(self, clock: Callable[[], float], seconds: float, *, abandoned: int = ABANDONED) -> None:
+        self._clock, self._seconds, self._room = clock, seconds, abandoned
         self._sent: dict[str, _Sent] = {}
         self._left: list[_Sent] = []
 
@@ -96,8 +96,8 @@ class Errands:
             return ERRANDS[errand](**arguments)
         if sent is None:
             self.sweep()
-            if len(self._left) >= ABANDONED:
-                raise StepFailed(f"{ABANDONED} children hang in file systems that do not answer")
+            if len(self._left) >= self._room:
+                raise StepFailed(f"{self._room} children hang in file systems that do not answer")
             self._sent[key] = _Sent(errand, arguments, self._clock() + self._seconds)
             return None
         answer = sent.answer()
@@ -127,7 +127,9 @@ class Errands:
         """End all."""
         for key in list(self._sent):
             self._end(key)
-        self.sweep()
+        for sent in self._left:
+            sent.close()
+        self._left.clear()
 
     def _end(self, key: str) -> None:
         sent = self._sent.pop(key)

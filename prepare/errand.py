@@ -75,6 +75,12 @@ def unmount(*, point: str) -> Evidence:
     return {}
 
 
+def probe(*, point: str) -> Evidence:
+    """Whether the file system on `point` answers at all."""
+    os.statvfs(point)
+    return {}
+
+
 def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: int) -> Evidence:
     """Directories for a user, one below the other, and `parts` in the last; all or none of those missing."""
     made: list[str] = []
@@ -213,6 +219,7 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "make": make,
     "set-read-only": set_read_only,
     "unmount": unmount,
+    "probe": probe,
     "look": look,
     "share": share,
     "unshare": unshare,

@@ -153,6 +153,8 @@ class BindHandler(Plain[Bind]):
         remote = is_remote(step.source, at)
         try:
             return self._mount(step, evidence, at, remote=remote)
+        except TimeoutError:
+            raise
         except OSError as error:
             raise StepFailed(_source_problem(step, error)) from error
 
@@ -180,8 +182,11 @@ class BindHandler(Plain[Bind]):
         return Done(there)
 
     def observe(self, step: Bind, evidence: Evidence, at: At) -> str:
-        """Compare with the mount table; the file system is not asked."""
-        return changed(evidence, at, read_only=step.read_only)
+        """Compare with the mount table; a file system that can hang is asked by a child, now and then."""
+        problem = changed(evidence, at, read_only=step.read_only)
+        if not problem and mountinfo.can_hang(evidence["kind"]):
+            return _probe(step.point, at)
+        return problem
 
     def undo(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         """Take it off."""
@@ -189,6 +194,21 @@ class BindHandler(Plain[Bind]):
         if not ours:
             return Done()  # it was not even looked at
         return take_off(step.point, ours, evidence, at)
+
+
+def _probe(point: str, at: At) -> str:
+    """What was last heard of a file system that can hang."""
+    held, now = at.progress, at.node.clock()
+    if now >= held.get("probe", 0.0):
+        try:
+            answer = at.node.errands(f"{at.binding}/{at.number}/probe", "probe", {"point": point}, True)
+        except (OSError, StepFailed) as error:
+            words = error.strerror if isinstance(error, OSError) else str(error)
+            held["dead"], held["probe"] = f"{point} is dead: {words}", now + at.node.settings.probe_s
+        else:
+            if answer is not None:
+                held["dead"], held["probe"] = "", now + at.node.settings.probe_s
+    return str(held.get("dead", ""))
 
 
 def _source_problem(step: Bind, error: OSError) -> str:

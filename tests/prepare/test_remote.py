@@ -1,0 +1,139 @@
+"""File systems that do not answer: only a child waits for them, and everybody else goes on. C-CSI-07."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.linux.hangfs import HangingMount
+from tests.prepare.world import World
+from xce.model.claim import Ask, BindingState, Condition, MountAsk, SharedAsk
+from xce.model.profile import SharedVolume, Volume
+from xce.prepare.child import Errands
+from xce.prepare.step import Evidence, StepFailed
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[HangingMount]:
+    point = tmp_path / "dead"
+    point.mkdir()
+    mount = HangingMount(point)
+    yield mount
+    mount.release()
+
+
+@pytest.fixture
+def far(world: World, dead: HangingMount) -> World:
+    """A node with volumes on the file system that does not answer."""
+    profile = msgspec.structs.replace(
+        world.settings.profiles["default"],
+        volumes={"far": Volume(path=str(dead.point)), "data": Volume(path=str(world.place / "data"))},
+        shared={"far": SharedVolume(path=str(dead.point))},
+    )
+    world.settings = msgspec.structs.replace(
+        world.settings, profiles={"default": profile}, remote_s=2, probe_s=0.1
+    )
+    world.restart()
+    return world
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Until it is true, for at most twenty seconds."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def longest_turn(world: World, binding: str) -> float:
+    """Work until the binding has settled; how long the longest call took."""
+    longest = 0.0
+    deadline = time.monotonic() + 20
+    while world.report(binding).state not in {BindingState.FAILED, BindingState.READY}:
+        before = time.monotonic()
+        assert before < deadline
+        world.executor.advance()
+        longest = max(longest, time.monotonic() - before)
+        time.sleep(0.01)
+    return longest
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        Ask(mounts=[MountAsk(name="x", source="far", subdirectory="a")]),
+        Ask(shared=[SharedAsk(volume="far")]),
+    ],
+    ids=["mount", "shared"],
+)
+def test_a_server_that_does_not_answer_fails_one_binding_and_delays_nobody(
+    far: World, dead: HangingMount, ask: Ask
+) -> None:
+    other = Ask(mounts=[MountAsk(name="y", source="data")])
+    order = far.order(ask, binding="b1")
+    far.executor.prepare(op_id="o", epoch=1, binding=order[0], claim=order[1], instances={})
+    far.executor.advance()
+    assert far.bind(other, binding="b2").state is BindingState.READY
+    assert far.report("b1").state is BindingState.PREPARING
+    assert longest_turn(far, "b1") < 0.4
+    failed = far.report("b1")
+    assert failed.state is BindingState.FAILED
+    assert "did not answer within 2 s" in failed.reason
+    errands = far.node.errands
+    assert isinstance(errands, Errands)
+    assert errands.abandoned >= 1
+    dead.release()
+    far.until(lambda: errands.abandoned == 0)
+
+
+def test_c_csi_07_a_mount_whose_server_died_is_told_and_can_be_taken_off(
+    far: World, dead: HangingMount
+) -> None:
+    report = far.bind(Ask(mounts=[MountAsk(name="x", source="far")]))
+    assert report.state is BindingState.READY
+    dead.release()  # its process is gone
+    far.until(lambda: far.report(report.binding).conditions == [Condition.DEGRADED])
+    assert "is dead: Transport endpoint is not connected" in far.report(report.binding).note
+    assert far.release(report.binding).state is BindingState.RELEASED
+    assert far.leftovers() == []
+
+
+def test_children_that_do_not_end_are_bounded(dead: HangingMount) -> None:
+    now = [0.0]
+    errands = Errands(lambda: now[0], 1, abandoned=1)
+    question = {"root": str(dead.point), "elements": ["a"], "parts": [], "new": False}
+    assert errands("one", "look", question, True) is None
+    assert dead.asked.wait(20)
+    now[0] += 2
+    with pytest.raises(TimeoutError, match="did not answer within 1 s"):
+        errands("one", "look", {}, True)
+    with pytest.raises(StepFailed, match="1 children hang"):
+        errands("two", "look", {}, True)
+    dead.release()
+    wait_for(lambda: not errands.abandoned)
+    errands.close()
+
+
+def test_a_child_answers_like_the_function_itself(tmp_path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    errands = Errands(time.monotonic, 20)
+    question = {"root": str(tmp_path), "elements": ["a"], "parts": ["in"], "new": False}
+    here = errands("k", "look", question, False)
+    there: list[Evidence] = []
+
+    def answered() -> bool:
+        there.extend(filter(None, [errands("k", "look", question, True)]))
+        return bool(there)
+
+    wait_for(answered)
+    assert there == [here] == [{"elements": ["a"], "new": ["a", "a/in"]}]
+    with pytest.raises(OSError, match="No such file") as failed:
+        wait_for(lambda: errands("k", "look", question | {"root": "/nowhere"}, True))
+    assert failed.value.filename == "/nowhere"
+    errands.close()
+    assert before == set(os.listdir("/proc/self/fd"))
