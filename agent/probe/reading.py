@@ -28,6 +28,8 @@ SHARE = 20
 """Readings take at most one part in so many of the time."""
 FABRIC_S = 300.0
 """Between two readings where a port shows its state to nobody who does not look."""
+NOTE = 1000
+"""Of what is told of the readings, in characters."""
 HOLES = 16
 """Of what could not be looked at, told one by one."""
 _ASKED = frozenset({classify.GPU, classify.ACCELERATOR})
@@ -164,4 +166,5 @@ class Reader:
 
     def _note(self, *, rest: bool) -> str:
         stretched = not rest and SHARE * self._took > self.settings.interval
-        return f"readings take more than 1/{SHARE} of the interval that is set" if stretched else ""
+        own = (f"readings take more than 1/{SHARE} of the interval that is set",) if stretched else ()
+        return "; ".join((*own, *(self.library.notes() if self.library is not None else ())))[:NOTE]

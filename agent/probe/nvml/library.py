@@ -5,6 +5,7 @@ makes the old ones point elsewhere. What does not change is remembered by UUID, 
 """
 
 import ctypes
+import math
 import os
 import time
 from collections.abc import Callable
@@ -156,6 +157,17 @@ class Library:
         count = self._events.wait(timeout_s)
         self._urgent = self._urgent or count > 0
         return count
+
+    def notes(self) -> tuple[str, ...]:
+        """What people should know of the asking itself."""
+        dear = [
+            f"{meter.name} every {math.ceil(meter.interval_s / 60)} min"
+            for meter in self.meters()
+            if meter.interval_s is not None
+            and meter.interval_s > (governor.nominal(meter.cost, self._budget) or 0.0)
+        ]
+        rare = (f"NVML calls that take long are asked more rarely: {', '.join(dear)}",) if dear else ()
+        return (*rare, f"XIDs cannot be heard: {self.deaf}") if self.deaf else rare
 
     @property
     def deaf(self) -> str:

@@ -103,6 +103,17 @@ def test_an_xid_is_over_when_the_driver_needs_nothing_though_readings_still_tell
     node.reader.close()
 
 
+def test_what_the_library_cannot_do_is_told_with_the_readings(library: StandIn, tmp_path: Path) -> None:
+    node = Node(library, tmp_path)
+    library.control({"code.nvmlEventSetCreate.*": 999})
+    node.read(10)
+    assert node.line.note.startswith(f"XIDs cannot be heard: events of {PLAIN}: Unknown Error (999)")
+    library.control()
+    node.read(10)
+    assert node.line.note == ""
+    node.reader.close()
+
+
 def test_a_site_may_think_otherwise_of_an_xid(library: StandIn, tmp_path: Path) -> None:
     node = Node(library, tmp_path, xids_out=[94], xids_noted=[119])
     node.read(10)

@@ -495,6 +495,7 @@ def test_a_driver_without_events_makes_it_deaf_and_nothing_else(lab: Make) -> No
     node = lab(four(), absent=("nvmlEventSetCreate",))
     assert node.library.read().count == 4
     assert "Function Not Found" in node.library.deaf
+    assert node.library.notes() == (f"XIDs cannot be heard: {node.library.deaf}",)
     assert node.library.wait_events(0.0) == 0
 
 
@@ -553,17 +554,19 @@ def test_what_does_not_change_is_asked_once_and_what_does_when_it_is_due(lab: Ma
 
 def test_a_slow_call_is_measured_and_asked_more_rarely_than_the_others(lab: Make) -> None:
     node = lab(four())
-    node.library = node.new(budget=Budget(share=0.002))
-    node.stand_in.control({"sleep.nvmlDeviceGetComputeMode.*": 10})
-    for _ in range(3):
+    node.library = node.new(budget=Budget(share=0.01))
+    node.stand_in.control({"sleep.nvmlDeviceGetComputeMode.*": 50})
+    for _ in range(2):
         node.library.read()
         node.clock.now += 60
     meters = {meter.name: meter for meter in node.library.meters()}
-    assert meters["Modes"].last_s >= 0.04, "four GPUs of 10 ms each"
-    assert (meters["Modes"].interval_s or 0) > 11
+    assert meters["Modes"].last_s >= 0.2, "four GPUs of 50 ms each"
+    assert (meters["Modes"].interval_s or 0) > 19
     assert meters["RecoveryAction"].interval_s == 10.0
     assert meters["Name"].interval_s is None
     assert node.library.interval_s == 10.0
+    (note,) = node.library.notes()
+    assert note.startswith("NVML calls that take long are asked more rarely: Modes every ")
 
 
 def test_a_static_call_that_failed_is_asked_again_with_the_slow_ones(lab: Make) -> None:
