@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, machine, output
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, inventory_clear, machine, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.picture.plan import Plan, shown
 from xce.agent.probe import attributes
@@ -21,6 +21,7 @@ Names and numbers are for people; only ids last."""
 USAGE_TEXT = f"""\
 usage: {PROGRAM} [--json] [--kind KIND[,KIND]] [options] [NAME]
        {PROGRAM} --record FILE [--anonymous] [options]
+       {PROGRAM} clear ID ... --reason TEXT    see 'clear --help'
 
   --json         for programs
   --kind KIND    only these: gpu, mig, nic, ...
@@ -40,6 +41,8 @@ PORTS = frozenset({"nic", "nic-port", "rdma", "bond"})
 
 def run(argv: Sequence[str]) -> int:
     """Show it; the exit code tells good from bad."""
+    if argv and argv[0] == "clear":
+        return inventory_clear.run(argv[1:])
     if "--help" in argv or "-h" in argv:
         print(f"{USAGE_TEXT}\n{HELP}")
         return GOOD

@@ -15,18 +15,22 @@ from xce.agent.cli import GOOD, TROUBLE, USAGE, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.core import Core, Identity
 from xce.agent.effect import Effect, Judge, Learn
+from xce.agent.external import copies
 from xce.agent.link import Link
 from xce.agent.node import Node
 from xce.agent.types import Types
 from xce.linux.loop import Loop
 from xce.model import VERSION
-from xce.model.builtin_types import ATTRIBUTES, BUILTIN, LOAD_INDICES
+from xce.model.builtin_types import ATTRIBUTES, BUILTIN, DISCOVERY, LOAD_INDICES
+from xce.model.instance import Instance
 from xce.model.link import Phase
 from xce.model.message import ReporterState
+from xce.model.refusal import ConfigRefused
 from xce.model.resource import Kind
 from xce.model.role import Role
 from xce.model.supply import name_problem
 from xce.model.value import Value
+from xce.reporters.inventory import Found
 from xce.wire import dealer, keys
 from xce.wire.keys import KeyFileError, KeyPair
 
@@ -41,6 +45,8 @@ usage: {PROGRAM} --broker ENDPOINT [--key FILE --broker-key FILE] [options] N
   --first NUMBER     of the first host (default 1)
   --interval S       between two reports of a host (default 15)
   --seed NUMBER      of the values (default 1)
+  --machine PATH     what each of them is: a file or folder as of 'xce-agent inventory --from'.
+                     With several, parted by commas, hosts take turns
 
 Prints how many are linked whenever that changes. Ends with TERM or INT."""
 
@@ -60,6 +66,7 @@ class SimulatedHost:
         credentials: Callable[[], tuple[KeyPair | None, bytes | None]],
         interval: float,
         chance: random.Random,
+        instances: Sequence[Instance] = (),
     ) -> None:
         self._loop, self._interval, self._chance = loop, interval, chance
         self.node = Node(Types())
@@ -86,6 +93,9 @@ class SimulatedHost:
             for kind in ATTRIBUTES
         }
         self._report()
+        if instances:
+            self.node.stock(DISCOVERY, Found(copies.of_host(instances, name), complete=True))
+            self.node.set_state(DISCOVERY, ReporterState(state="running", mode="builtin"))
         self.link.turn()
 
     def _report(self) -> None:
@@ -117,7 +127,9 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    values = ["--broker", "--key", "--broker-key", "--prefix", "--first", "--interval", "--seed"]
+    values = [
+        *("--broker", "--key", "--broker-key", "--prefix", "--first", "--interval", "--seed", "--machine")
+    ]
     try:
         options = Options(argv, values=values)
         if len(options.arguments) != 1 or not options.arguments[0].isdecimal():
@@ -127,6 +139,7 @@ def run(argv: Sequence[str]) -> int:
         if problem := name_problem(options.get("--prefix", "sim")):
             raise UsageError(f"--prefix: {problem}")
         count = int(options.arguments[0])
+        machines = [_instances(path) for path in options.get("--machine").split(",") if path]
         credentials = _credentials(options)
         _make_room(count)
     except (UsageError, KeyFileError) as error:
@@ -135,11 +148,27 @@ def run(argv: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         output.fail(PROGRAM, f"cannot have so many connections: {error}")
         return TROUBLE
-    _serve(options, count, credentials)
+    _serve(options, count, credentials, machines)
     return GOOD
 
 
-def _serve(options: Options, count: int, credentials: tuple[KeyPair | None, bytes | None]) -> None:
+def _instances(path: str) -> Sequence[Instance]:
+    from xce.agent.probe import instances, machinefile, topology  # noqa: PLC0415 - most fleets have none
+
+    try:
+        machine = machinefile.load(path)
+        admin = machinefile.load_admin(path) if Path(path).is_dir() else None
+    except ConfigRefused as refused:
+        raise UsageError(str(refused)) from refused
+    return instances.found(machine, topology.topology(machine, admin)).instances
+
+
+def _serve(
+    options: Options,
+    count: int,
+    credentials: tuple[KeyPair | None, bytes | None],
+    machines: Sequence[Sequence[Instance]],
+) -> None:
     import signal  # noqa: PLC0415
 
     loop = Loop()
@@ -153,6 +182,7 @@ def _serve(options: Options, count: int, credentials: tuple[KeyPair | None, byte
             credentials=lambda: credentials,
             interval=interval,
             chance=random.Random(f"{seed} {first + number}"),  # noqa: S311 - values, not secrets
+            instances=machines[number % len(machines)] if machines else (),
         )
         for number in range(count)
     ]

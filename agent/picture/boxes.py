@@ -93,13 +93,12 @@ def row(boxes: Sequence[Box], gap: float = GAP) -> Box:
 
 
 def flow(boxes: Sequence[Box], limit: float, gap: float = GAP) -> Box:
-    """Beside one another as far as the limit goes, then in a next row; rows are about equally long."""
+    """Beside one another as far as the limit goes, then in further rows, equally long if that fits."""
     rows = _rows(boxes, limit, gap)
-    if len(rows) > 1:  # not seven and one, but four and four
-        total = sum(box.width + gap for box in boxes) / len(rows)
-        even = _rows(boxes, max(total + max(box.width for box in boxes) / 2, 1), gap)
-        fits = all(sum(box.width + gap for box in line) - gap <= limit for line in even)
-        rows = even if len(even) == len(rows) and fits else rows
+    each = -(-len(boxes) // len(rows)) if rows else 0
+    even = [list(boxes[at : at + each]) for at in range(0, len(boxes), each or 1)]
+    if all(sum(box.width + gap for box in line) - gap <= limit for line in even):
+        rows = even
     return column([row(line, gap) for line in rows], gap)
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 
 import xce.agent
-from xce.agent.probe import classify, facts, sysfs
-from xce.agent.probe.classify import NVIDIA
+from xce.agent.probe import facts, sysfs
 from xce.linux import spawn
 from xce.linux.loop import Loop
 from xce.linux.reaper import Reaper
@@ -34,8 +33,12 @@ def machine(settings: Discovery, *, command: Sequence[str] = COMMAND) -> facts.M
         return msgspec.json.decode(text or b"", type=facts.Machine)
     except msgspec.MsgspecError:
         ended = "ended without an answer" if text is not None else f"said nothing for {settings.timeout:g} s"
-        library = facts.Nvidia(error=f"the process that asks it {ended}")
-        return msgspec.structs.replace(sysfs.read(Path(settings.root)), nvidia=library)
+        shown = sysfs.read(Path(settings.root))
+        return msgspec.structs.replace(
+            shown,
+            nvidia=facts.Nvidia(error=f"the process that asks it {ended}"),
+            faults=(*shown.faults, f"the process that reads the machine {ended}"),
+        )
 
 
 class _Reading:
@@ -48,7 +51,8 @@ class _Reading:
         self._loop = Loop()
         ours, theirs = os.pipe()
         try:
-            child = self._start([*command, msgspec.json.encode(settings).decode()], theirs)
+            argv = [*command, msgspec.json.encode(settings).decode()]
+            child = self._start(argv, _environment(settings.environment), theirs)
             self._loop.add_reader(ours, lambda: self._read(ours))
             self._loop.call_later(settings.timeout, self._loop.stop)
             self._loop.run()
@@ -61,10 +65,10 @@ class _Reading:
             os.close(ours)
             self._loop.close()
 
-    def _start(self, command: Sequence[str], out: int) -> spawn.Child:
+    def _start(self, command: Sequence[str], environment: Mapping[str, str], out: int) -> spawn.Child:
         try:
             reaper = Reaper(self._loop)
-            child = spawn.spawn(command, _environment(), fds={1: out, 2: 2})
+            child = spawn.spawn(command, environment, fds={1: out, 2: 2})
             reaper.watch(child, lambda _: self._loop.stop() if self._heard else None)
             return child
         finally:
@@ -76,41 +80,26 @@ class _Reading:
         if not more or len(self._found) > FACTS_BYTES:
             self.text = bytes(self._found) if not more and not self._heard else None
             self._loop.remove_reader(fd)
-            self._loop.stop()
+            if not self._heard:
+                self._loop.stop()
 
 
-def _environment() -> Mapping[str, str]:
+def _environment(more: Mapping[str, str]) -> Mapping[str, str]:
     root = str(Path(xce.agent.__file__).parents[2])
     fixed = {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "PYTHONPATH": root}
     library = os.environ.get("LD_LIBRARY_PATH")
-    return {**fixed, **({"LD_LIBRARY_PATH": library} if library else {})}
+    return {**fixed, **({"LD_LIBRARY_PATH": library} if library else {}), **more}
 
 
 def main(argument: str) -> int:
     """Print the facts of the machine that the settings (`Discovery` in JSON) are about."""
-    settings = msgspec.json.decode(argument, type=Discovery)
-    machine = sysfs.read(Path(settings.root))
-    if settings.root == "/":
-        from xce.agent.probe import links  # noqa: PLC0415 - the parent must not import pyroute2
+    from xce.agent.probe.reading import Reader  # noqa: PLC0415 - the parent must not load what it loads
 
-        machine = links.refine(machine)
-    if expected := _held(machine):
-        from xce.agent.probe import nvml  # noqa: PLC0415 - the parent must not load the library
-
-        library = nvml.Library(settings.library)
-        machine = msgspec.structs.replace(machine, nvidia=library.read(expected, everything=True))
-        library.close()
+    reader = Reader(msgspec.json.decode(argument, type=Discovery))
+    machine = reader.machine()
+    reader.close()
     sys.stdout.buffer.write(msgspec.json.encode(machine))
     return 0
-
-
-def _held(machine: facts.Machine) -> tuple[str, ...]:
-    """NVIDIA's GPUs, by what PCI and the driver say."""
-    kinds = classify.kinds(machine)
-    shown = [
-        one.address for one in machine.pci if kinds[one.address] == classify.GPU and one.vendor == NVIDIA
-    ]
-    return tuple(sorted({*shown, *machine.nvidia_proc}))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ _xce() {
     case $program/${COMP_WORDS[1]-} in
         xce-agent/run) words='--config' ;;
         xce-agent/status) words='--json --watch --socket --config' ;;
-        xce-agent/inventory) words='--json --kind --record --anonymous --from --here --groups --socket --config' ;;
+        xce-agent/inventory) words='--json --kind --record --anonymous --reason --help --from --here --groups --socket --config' ;;
         xce-agent/topology) words='--matrix --tree --json --svg --from --here --groups --socket --config' ;;
         xce-agent/reporter) words='list test lint explain reset record --help --json --socket --config --runs --for --external' ;;
         xce-agent/explain) words='--json --socket --config' ;;
@@ -14,7 +14,7 @@ _xce() {
         xce-reporter/status) words='--json --watch --socket --config' ;;
         xce-reporter/replay) words='--speed --loop --help' ;;
         xce-reporter/simulate) words='--once --help' ;;
-        xce-reporter/fleet) words='--broker --key --broker-key --prefix --first --interval --seed' ;;
+        xce-reporter/fleet) words='--broker --key --broker-key --prefix --first --interval --seed --machine --from' ;;
         xce-broker/run) words='--config --start-empty --help' ;;
         xce-broker/status) words='--broker --key --broker-key --timeout --peers --json --help' ;;
         xce-broker/hosts) words='--broker --key --broker-key --timeout --state --problems --json --help' ;;

@@ -267,3 +267,4 @@ def test_a_library_that_hangs_or_crashes_costs_its_own_word_alone(
     machine = once.machine(settings, command=(sys.executable, "-c", script))
     assert [pci.address for pci in machine.pci] == ["0000:01:00.0"]
     assert machine.nvidia == facts.Nvidia(error=why)
+    assert why.removeprefix("the process that asks it") in machine.faults[-1]

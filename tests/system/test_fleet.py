@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from tests.agent.picture.test_plan import H100
+from tests.hardware import recorded
 from tests.system.harness import Program, Site
 from xce.model.message import StatusRequest
 
@@ -30,6 +32,21 @@ def test_a_small_fleet_is_known_with_values_and_leaves_with_goodbye(site: Site) 
     assert hosts["host:small7"].values["type"] == "simulated type"
     assert fleet.stop() == 0
     site.until(lambda: site.snapshot().locations["host:small1"].state == "lost", within_s=10)
+
+
+def test_hosts_of_a_fleet_have_the_devices_of_the_machines_that_were_named(site: Site) -> None:
+    """Two machines by turns; no two hosts share a GPU, and all of it is an inventory like a real agent's."""
+    there = f"{H100},{recorded.MACHINES / 'kfd-mi300x-cpx'}"
+    fleet = site.fleet(4, prefix="gpu", machine=there)
+    site.broker.start()
+    fleet.start()
+    site.until(lambda: linked(fleet) == 4)
+    site.until(lambda: all(site.snapshot().locations[f"host:gpu{n}"].inventories for n in range(1, 5)))
+    places = site.snapshot().locations
+    counts = [places[f"host:gpu{n}"].inventories["discovery"].count for n in range(1, 5)]
+    assert counts == [35, 71, 35, 71]
+    digests = {places[f"host:gpu{n}"].inventories["discovery"].digest for n in range(1, 5)}
+    assert len(digests) == 4
 
 
 @pytest.mark.slow
