@@ -11,8 +11,8 @@ import msgspec
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from xce.agent.probe import facts
-from xce.agent.probe.facts import Machine, Net
+from xce.agent.probe import facts, rdmalink
+from xce.agent.probe.facts import Machine, Net, Rdma
 
 LOWER = {"vlan", "macvlan", "ipvlan", "macvtap", "ipvtap"}
 """Kinds whose IFLA_LINK is the interface below; of a veth it is the peer."""
@@ -25,7 +25,28 @@ def refine(machine: Machine) -> Machine:
             told = [_plain(message) for message in netlink.get_links()]
     except (OSError, NetlinkError) as error:
         return msgspec.structs.replace(machine, faults=(*machine.faults, f"netlink: {error}"))
-    return msgspec.structs.replace(machine, net=merged(machine, told))
+    return msgspec.structs.replace(machine, net=merged(machine, told), rdma=_with_interfaces(machine.rdma))
+
+
+def _with_interfaces(devices: tuple[Rdma, ...]) -> tuple[Rdma, ...]:
+    """RDMA devices with the interfaces of their ports; as they were, where the kernel does not say."""
+    try:
+        told = rdmalink.interfaces() if devices else {}
+    except OSError:
+        return devices
+    return tuple(joined(device, told) for device in devices)
+
+
+def joined(device: Rdma, told: dict[tuple[str, int], str]) -> Rdma:
+    """Pure: one device, with the interface that netlink names for a port of which sysfs names none."""
+    ports = tuple(
+        port
+        if port.nets or (device.name, port.number) not in told
+        else msgspec.structs.replace(port, nets=(told[device.name, port.number],))
+        for port in device.ports
+    )
+    nets = dict.fromkeys((*device.nets, *(net for port in ports for net in port.nets)))
+    return msgspec.structs.replace(device, ports=ports, nets=tuple(nets))
 
 
 def _plain(message: Any) -> dict[str, Any]:

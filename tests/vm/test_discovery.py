@@ -41,10 +41,11 @@ rdma link add rxe0 type rxe netdev d0
 read_all() { python3 -c '
 import sys, time; from pathlib import Path
 import msgspec
-from xce.agent.probe import links, sysfs
+from xce.agent.probe import links, rdmalink, sysfs
 start = time.monotonic(); machine = sysfs.read(); end = time.monotonic()
 print(f"read in {(end - start) * 1000:.1f} ms: {len(machine.pci)} PCI functions, faults {machine.faults}")
-Path(sys.argv[1]).write_bytes(msgspec.json.encode([machine, links.refine(machine)]))' $1; }
+Path(sys.argv[1]).write_bytes(msgspec.json.encode([machine, links.refine(machine)]))
+print(rdmalink.interfaces())' $1; }
 sleep 1
 read_all up.json
 ip link set d0 down
@@ -71,7 +72,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, Seen]:
     """Both readings of one machine: as set up, and after an interface went down."""
     box.need()
     folder = tmp_path_factory.mktemp("vm")
-    box.run(folder, SCRIPT, *DEVICES)
+    said = box.run(folder, SCRIPT, *DEVICES)
+    assert said.count("{('rxe0', 1): 'd0'}") == 2, "RDMA netlink names the port's interface, up or down"
     up, down = (
         Seen(*msgspec.json.decode((folder / name).read_bytes(), type=tuple[Machine, Machine]))
         for name in ("up.json", "down.json")
@@ -159,6 +161,7 @@ def test_soft_roce_is_an_rdma_device_off_pci_with_its_interface(seen: tuple[Seen
     assert (device.pci, device.uverbs, device.node_type) == (None, "uverbs0", "CA")
     assert (port.state, port.layer, port.nets) == ("ACTIVE", "Ethernet", ("d0",))
     assert port.gbps is not None
+    assert device.nets == ("d0",)
     [nic] = [nic for nic in classify.nics(seen[0].netlink) if nic.rdma == ("rxe0",)]
     assert (nic.pci, nic.fabric) == ("", "roce")
 

@@ -7,12 +7,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import msgspec
 import pytest
+from hypothesis import strategies as st
 
 from tests.project import tree
-from xce.agent.probe import links
-from xce.agent.probe.facts import Machine, Net, Pci
+from xce.agent.probe import links, rdmalink
+from xce.agent.probe.facts import Machine, Net, Pci, Rdma, RdmaPort
 
 READ = """
 import sys; from pathlib import Path
@@ -114,6 +116,29 @@ def test_an_interface_renamed_between_the_two_readings_is_not_mixed_up() -> None
     machine = Machine(net=(Net(name="eth0", index=3, mac="aa"),))
     nets = links.merged(machine, [told(index=4, address="bb")])
     assert [(net.name, net.index, net.mac) for net in nets] == [("eth0", 3, "aa")]
+
+
+def test_a_port_gets_the_interface_that_sysfs_does_not_name() -> None:
+    ports = (RdmaPort(number=1), RdmaPort(number=2, nets=("bond0",)))
+    device = links.joined(Rdma(name="siw0", ports=ports), {("siw0", 1): "eth0", ("siw0", 2): "eth1"})
+    assert [port.nets for port in device.ports] == [("eth0",), ("bond0",)]
+    assert device.nets == ("eth0", "bond0")
+
+
+@hypothesis.given(st.binary(max_size=60))
+def test_rubbish_from_netlink_ends_and_raises_nothing(data: bytes) -> None:
+    for _, body in rdmalink.messages(data):
+        assert len(body) <= len(data)
+        assert all(len(value) <= len(body) for _, value in rdmalink.parts(body))
+
+
+def test_an_answer_of_rdma_netlink_is_taken_apart() -> None:
+    """A device's message as the kernel sends it: index, name with its zero byte and padding."""
+    attributes = b"\x08\x00\x01\x00\x07\x00\x00\x00" + b"\x09\x00\x02\x00rxe0\x00\x00\x00\x00"
+    data = (len(attributes) + 16).to_bytes(4, "little") + b"\x01\x14" + bytes(10) + attributes
+    [(kind, body)] = rdmalink.messages(data)
+    assert kind == 0x1401
+    assert dict(rdmalink.parts(body)) == {1: b"\x07\x00\x00\x00", 2: b"rxe0\x00"}
 
 
 def test_asking_often_leaves_nothing_open() -> None:
