@@ -52,6 +52,7 @@ from xce.model.message import (
     Order,
     StatusRequest,
 )
+from xce.wire.codec import without_collector
 
 __all__ = [
     "Bodies",
@@ -112,7 +113,8 @@ class Client:
         self, only: Iterable[str] = (), *, detail: bool = False, timeout: float | None = None
     ) -> Mirror:
         """The map at one moment; `only` bounds it to some locations, `detail` adds origins and ages."""
-        return mirror_of(self.finish(Taking(only, detail=detail), timeout))
+        with without_collector():
+            return mirror_of(self.finish(Taking(only, detail=detail), timeout))
 
     def inventories(self, wanted: Mapping[str, list[str]]) -> dict[str, dict[str, Inventory]]:
         """Bodies of inventories, by location and reporter."""

@@ -90,7 +90,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 )
 
 
-class InventoryRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class InventoryRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What a snapshot carries of an inventory: enough to know whether the body held is the newest."""
 
     generation: Count

@@ -6,6 +6,9 @@ what an agent sends all day. The first byte tells them apart (`{` JSON, array he
 
 Unknown fields are ignored, so that a newer peer can add some. Every field that can be left out has a default.
 `PROTOCOL` rises only when an old reader would misunderstand.
+
+`gc=False` stands where there are ten thousand of a kind: plain data has no cycles, and the collector need not
+look.
 """
 
 from typing import TypeAlias
@@ -68,7 +71,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, t
     """Base of all documents."""
 
 
-class ReporterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReporterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The health of one reporter at one location: first-class on the node, in the broker, in metrics."""
 
     state: str
@@ -94,7 +97,7 @@ class ReporterState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     conditions: list["ReportedCondition"] = []
 
 
-class ReportedCondition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReportedCondition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Something a reporter wants people to know; with `hold` it also holds its location."""
 
     name: str
@@ -294,7 +297,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
 
 
-class LocationView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LocationView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One location as a controller sees it."""
 
     source: Source
@@ -317,7 +320,7 @@ class LocationView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Hosts: instances that may not be used, by id."""
 
 
-class LocationChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LocationChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What changed at one location. Scalars and lists replace; in maps, None removes the key.
 
     `source` and `state` are always there for a location that is new to the stream.

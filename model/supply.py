@@ -161,7 +161,7 @@ class HoldEnds(StrEnum):
     """The automatic code that placed it, once its cause is gone."""
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Hold(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One reason why a location may not be chosen."""
 
     owner: str

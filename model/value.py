@@ -36,7 +36,7 @@ class Presence(StrEnum):
     """The reporter said that the resource has no meaning here (exit status 78)."""
 
 
-class Absent(msgspec.Struct, frozen=True, omit_defaults=True):
+class Absent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A reading without a value."""
 
     presence: Presence

@@ -7,6 +7,8 @@ everything else a MessagePack document. Whatever the bytes are, decoding gives a
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, Protocol
 
 import msgspec
@@ -73,6 +75,9 @@ class _Identified(msgspec.Struct):
 
 _id = msgspec.msgpack.Decoder(_Identified).decode
 _id_json = msgspec.json.Decoder(_Identified).decode
+
+
+_NOTHING = nullcontext()
 
 
 class CodecError(Exception):
@@ -144,15 +149,20 @@ def _any_for_broker(data: bytes) -> Tick | ToBroker:
 
 def decode_from_broker(data: bytes) -> FromBroker:
     """What the broker says to a peer, in either encoding; raises `CodecError`."""
-    # A part of a snapshot is ten thousand new objects and no garbage: looking for some takes longer than
-    # decoding.
-    collecting = len(data) > LARGE and gc.isenabled()
-    if collecting:
-        gc.disable()
+    with without_collector() if len(data) > LARGE else _NOTHING:
+        try:
+            return _from_broker_json(data) if data[:1] == b"{" else _from_broker(data)
+        except _REFUSALS as error:
+            raise CodecError(str(error) or type(error).__name__) from error
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """What comes is many new objects and no garbage: looking for some takes longer than decoding."""
+    collecting = gc.isenabled()
+    gc.disable()
     try:
-        return _from_broker_json(data) if data[:1] == b"{" else _from_broker(data)
-    except _REFUSALS as error:
-        raise CodecError(str(error) or type(error).__name__) from error
+        yield
     finally:
         if collecting:
             gc.enable()
