@@ -137,6 +137,7 @@ class Daemon:
             key=self._key,
             admit=self._server.admit,
             gone=self._server.ended,
+            most=resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE_FILES // 2,
         )
         self._stack.callback(router.close)
         self._server.listen(router, zap)

@@ -195,6 +195,7 @@ _HINTS = {
     LinkState.REJECTED: "an admin makes our key known with: xce-broker key add FILE.pub",
     LinkState.WRONG_KEY: "copy /etc/xce/keys/broker.pub from the broker's host",
     LinkState.NOT_A_BROKER: "check the address, and that keys are given for tcp://",
+    LinkState.NO_NAME: "check its spelling, and with: getent hosts NAME",
     LinkState.NO_ROUTE: "is xce-broker running there, and the port open? systemctl status xce-broker",
 }
 

@@ -28,7 +28,6 @@ from xce.broker.logs import log
 from xce.broker.store import Batch, Store, StoreError
 from xce.model.message import Done
 from xce.wire import codec
-from xce.wire.codec import PlainReport
 from xce.wire.router import TURN, Router, Sent, Stranger
 from xce.wire.zap import Authenticator
 
@@ -82,7 +81,7 @@ class Server:
         """The document that was encoded last: news go to many peers."""
         self._fault = ""
         self._bugs: set[str] = set()
-        self._synced = 0
+        self._synced = self._crowded = 0
         self._commits = _Commits()
         broker.questions.outside = self._counters
 
@@ -173,14 +172,12 @@ class Server:
         now = self.clock()
         handle, decode = self.broker.handle, codec.decode_for_broker
         messages = router.receive()
-        for peer, frame in messages:
+        for peer, data in messages:
             try:
-                message = decode(frame)
-                if message.__class__ is not PlainReport or peer.json:  # those have no JSON form
-                    peer.json = codec.is_json(frame.bytes)
+                message = decode(data)
+                peer.json = data[0] == 0x7B
                 effects = handle(peer, message, now)
             except codec.CodecError as error:
-                data = frame.bytes
                 peer.json = codec.is_json(data)
                 effects = self.broker.rubbish(peer, error.reason, codec.request_id(data), now)
             except Exception as error:  # noqa: BLE001 - a bug must cost one message, not the cluster
@@ -206,6 +203,7 @@ class Server:
                 if due <= now:
                     self.router.cut(peer.routing_id)
             self._cuts = [(due, peer) for due, peer in self._cuts if due > now]
+            self._look_at_room(self.router)
         if self.zap is not None:
             for address, key in self.zap.news:
                 log.warning("rejected a connection from %s: key %s is not known", address, key.decode())
@@ -215,6 +213,18 @@ class Server:
             self._synced = synced
             gc.freeze()
         self.audit.flush()
+
+    def _look_at_room(self, router: Router[Peer]) -> None:
+        """Tell when connections use up the descriptors, and when they no longer do."""
+        trouble, crowded = self.broker.questions.trouble, router.dropped["crowded"] + router.dropped["accept"]
+        closed, self._crowded = crowded - self._crowded, crowded
+        if closed:
+            words = "too many connections for LimitNOFILE: those that have not said anything are closed"
+            if "room" not in trouble:
+                log.error("%s", words)
+            trouble["room"] = words
+        elif trouble.pop("room", ""):
+            log.info("there is room for connections again")
 
     def _guard(self, call: Callable[[], list[Effect]]) -> None:
         try:

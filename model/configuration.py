@@ -250,7 +250,7 @@ class BrokerFile(_File, frozen=True, kw_only=True):
     """Types and pools."""
     hosts: str = "/etc/xce/hosts.yaml"
     """Hosts, groups, static values."""
-    heartbeat: Seconds = 10
+    heartbeat: Annotated[float, msgspec.Meta(ge=0.1, le=3600, title="seconds")] = 10
     """Shortest interval assigned to agents."""
     heartbeats_per_second: Positive = 1000
     """Longer intervals are assigned once there are more hosts than this allows."""

@@ -93,7 +93,7 @@ class WhenStale(StrEnum):
 _TEXTS = {"description": 500, "unit": 63, "reporter": 253, "provider": 253}
 """Characters: all types go to every agent and controller in one message."""
 
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=31 * 86400, title="seconds")]
+Seconds = Annotated[float, msgspec.Meta(ge=0.01, le=31 * 86400, title="seconds")]
 
 
 class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,7 +9,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -63,12 +63,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
 
-class Buffer(Protocol):
-    """Bytes, or a frame of a socket, which is decoded where it lies."""
-
-    def __len__(self) -> int: ...
-
-
 class _Identified(msgspec.Struct):
     id: str = ""
 
@@ -119,14 +113,14 @@ def encode_json(document: msgspec.Struct) -> bytes:
         raise CodecError(f"cannot encode {type(document).__name__}: {error}") from error
 
 
-def decode_for_broker(data: Buffer) -> Tick | ToBroker:
+def decode_for_broker(data: bytes) -> Tick | ToBroker:
     """What a peer says to the broker; raises `CodecError`."""
     if len(data) <= TICK_BYTES:
         try:
-            return _plain_tick(data)  # type: ignore[arg-type] # it takes any buffer
+            return _plain_tick(data)
         except _REFUSALS:
             pass
-    return _any_for_broker(bytes(data))  # type: ignore[call-overload] # so does this
+    return _any_for_broker(data)
 
 
 def _any_for_broker(data: bytes) -> Tick | ToBroker:

@@ -9,6 +9,7 @@ after a protocol error): `LinkEvent.final` says so, and the owner closes it and 
 """
 
 import errno
+import ipaddress
 import os
 import random
 import struct
@@ -26,8 +27,10 @@ FROM_BROKER_BYTES = 64 << 20
 CONNECT_TIMEOUT_MS = 5_000
 HANDSHAKE_TIMEOUT_MS = 10_000
 KEEPALIVE_S, KEEPALIVE_PROBES = 15, 3
-RETRY_S = (0.5, 6.0)
-"""A link's own first retry interval is drawn from this span, so that thousands do not come back at once."""
+RETRY_S = (0.5, 8.0)
+"""A link's own first retry interval is drawn from this span, so that thousands do not come back at once: no
+second should see more than a quarter of them, with those that tried too early and come a second time.
+"""
 LONGEST_RETRY_S = 15.0
 
 _EVENTS = (
@@ -53,6 +56,7 @@ class LinkState(StrEnum):
     WRONG_KEY = "broker's key does not match"
     NOT_A_BROKER = "no XCE broker at this address"
     NO_ROUTE = "no route"
+    NO_NAME = "name does not resolve"
     DISCONNECTED = "disconnected"
 
 
@@ -90,6 +94,8 @@ class Dealer:
         self._state = LinkState.CONNECTING
         self._lost = False
         """The connection has just ended, and no new attempt has been made yet."""
+        self._tried = False
+        """The newest event says that an attempt is under way: an address was found to go to."""
         self._secured = key is not None
         self._socket = (context or zmq.Context.instance()).socket(zmq.DEALER)
         _bound(self._socket, retry_s)
@@ -179,6 +185,7 @@ class Dealer:
         """The meaning of one monitor event; None where it adds nothing to what has been told."""
         # The first "retried" after a loss only says that an attempt is planned; later ones, that it failed.
         lost, self._lost = self._lost, event == zmq.EVENT_DISCONNECTED
+        tried, self._tried = self._tried, event == zmq.EVENT_CONNECT_DELAYED
         match event:
             case zmq.EVENT_CONNECTED if self._state not in {LinkState.WRONG_KEY, LinkState.NOT_A_BROKER}:
                 return LinkEvent(LinkState.CONNECTED, f"connected to {self.endpoint}, exchanging keys")
@@ -204,12 +211,26 @@ class Dealer:
                 return LinkEvent(LinkState.NOT_A_BROKER, text)
             case zmq.EVENT_DISCONNECTED if self._state in {LinkState.READY, LinkState.CONNECTED}:
                 return LinkEvent(LinkState.DISCONNECTED, f"link to {self.endpoint} is down, trying again")
+            case zmq.EVENT_CONNECT_RETRIED if not lost and not tried and (name := _name_in(self.endpoint)):
+                # libzmq looks names up by itself, and does not tell more than this.
+                text = f"no route to {self.endpoint}: the name {name} does not resolve, trying again"
+                return LinkEvent(LinkState.NO_NAME, text)
             case zmq.EVENT_CONNECT_RETRIED if not lost:
                 return LinkEvent(
                     LinkState.NO_ROUTE, f"no route to {self.endpoint}: nobody answers there, trying again"
                 )
             case _:
                 return None
+
+
+def _name_in(endpoint: str) -> str:
+    """The host name in an endpoint; '' where there is an address or a path."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host if endpoint.startswith("tcp://") else ""
+    return ""
 
 
 def allow(links: int) -> None:

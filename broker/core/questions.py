@@ -20,6 +20,10 @@ BODIES_BYTES = 32 << 20
 """Of one answer with inventories."""
 ROWS = 50_000
 """Claims and bindings in one answer."""
+WATCHES = 64
+"""Streams of one peer at a time."""
+IDS = 128
+"""Characters of a question's id."""
 SNAPSHOTS = 16
 """Snapshots that are sent at a time; who asks for more is told to come again."""
 
@@ -53,7 +57,7 @@ class Questions:
 
     def handlers(self) -> dict[type, Callable[[Peer, Any, float], None]]:
         """Message classes and who answers them."""
-        return {
+        handlers: dict[type, Callable[[Peer, Any, float], None]] = {
             m.SnapshotRequest: self._snapshot,
             m.InventoriesRequest: self._inventories,
             m.WatchRequest: self._watch,
@@ -64,6 +68,22 @@ class Questions:
             m.ClaimsRequest: self._claims_are,
             m.KeysRequest: self._keys,
         }
+        return {kind: self._with_good_id(handler) for kind, handler in handlers.items()}
+
+    def _with_good_id(
+        self, handler: Callable[[Peer, Any, float], None]
+    ) -> Callable[[Peer, Any, float], None]:
+        """Serve only questions whose id can be kept and sent back as often as needed."""
+
+        def checked(peer: Peer, request: Any, now: float) -> None:
+            if 0 < len(request.id) <= IDS:
+                handler(peer, request, now)
+                return
+            self.state.counts["refused.invalid"] += 1
+            message = f"cannot answer without an id of at most {IDS} characters"
+            self.state.send(peer, m.Failed(id=request.id[:IDS], code="invalid", message=message))
+
+        return checked
 
     # --------------------------------------------------------------------------------------- snapshots
 
@@ -150,6 +170,10 @@ class Questions:
 
     def _watch(self, peer: Peer, request: m.WatchRequest, _now: float) -> None:
         self.state.changes.unwatch(peer, request.id)
+        if len(peer.watches) >= WATCHES:
+            message = f"cannot follow more than {WATCHES} streams on one connection"
+            self.state.send(peer, m.Failed(id=request.id, code="invalid", message=message))
+            return
         self.state.out.append(self.state.changes.watch(peer, request.id, request.since, request.credit))
 
     def _credit(self, peer: Peer, request: m.Credit, _now: float) -> None:

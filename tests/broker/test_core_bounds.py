@@ -133,3 +133,34 @@ def test_a_remembered_answer_that_cannot_be_read_is_left_out() -> None:
     good = codec.encode(m.Done(id="a", revision=7))
     found = answered({"admin:a": ("digest", b"\x00\xff"), "admin:b": ("digest", good)})
     assert [one.revision for one in found] == [7]
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 129, "x" * 100_000])
+def test_a_question_whose_id_cannot_be_kept_is_refused_in_words(wrong: str) -> None:
+    world = World()
+    reader = world.peer("reader", "controller")
+    for question in (
+        m.StatusRequest(id=wrong),
+        m.SnapshotRequest(id=wrong),
+        m.WatchRequest(id=wrong, since=world.broker.state.changes.position()),
+        m.Unwatch(id=wrong),
+    ):
+        answer = world.ask(reader, question)
+        assert isinstance(answer, m.Failed)
+        assert (answer.code, answer.id) == ("invalid", wrong[:128])
+        assert answer.message == "cannot answer without an id of at most 128 characters"
+    assert not reader.watches
+    assert isinstance(world.ask(reader, m.StatusRequest(id="x" * 128)), m.BrokerStatus)
+
+
+def test_one_connection_follows_so_many_streams_and_no_more() -> None:
+    world = World()
+    reader = world.peer("reader", "controller")
+    world.turn()
+    here = world.broker.state.changes.position()
+    answers = [world.ask(reader, m.WatchRequest(id=f"w{number}", since=here)) for number in range(65)]
+    assert all(isinstance(answer, m.WatchBegin) for answer in answers[:64])
+    assert isinstance(answers[64], m.Failed)
+    assert "more than 64 streams" in answers[64].message
+    world.say(reader, m.Unwatch(id="w3"))
+    assert isinstance(world.ask(reader, m.WatchRequest(id="w64", since=here)), m.WatchBegin)

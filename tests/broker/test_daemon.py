@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -379,6 +380,26 @@ def test_a_thousand_peers_are_served_although_the_shell_allows_a_thousand_files(
                     dealer.close()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connections_of_whoever_never_use_up_the_last_descriptors(tmp_path: Path) -> None:
+    """libzmq would end the process at the next local connection; anybody can connect, and wait."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+    with ExitStack() as stack:
+        try:
+            broker = stack.enter_context(LiveBroker(tmp_path, tcp=True, max_peers=20))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        client = stack.enter_context(Client(broker.local))
+        for _ in range(400):
+            stack.enter_context(socket.create_connection(("127.0.0.1", broker.port)))
+            time.sleep(0.001)
+        until(lambda: any("too many connections" in one for one in status(broker).trouble))
+        seen = client.ask(m.StatusRequest(id=""))
+        assert seen.counters["dropped.crowded"] >= 200
+        assert len(os.listdir(f"/proc/{seen.pid}/fd")) < 200
+        until(lambda: status(broker).trouble == [])
 
 
 # ----------------------------------------------------------------------------------------------- systemd

@@ -79,8 +79,7 @@ class ScriptedBroker:
             self._router.serve_monitor()
             while self._unasked:
                 self._router.send(self._last, self._unasked.popleft())
-            for peer, frame in self._router.receive():
-                data = frame.bytes
+            for peer, data in self._router.receive():
                 message = codec.decode_for_broker(data)
                 assert not isinstance(message, Report | Heartbeat)
                 self.raw.append(data)

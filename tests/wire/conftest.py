@@ -52,7 +52,7 @@ class Hub:
     def turn(self) -> None:
         self.zap.serve()
         self.router.serve_monitor()
-        self.got += [(peer, frame.bytes) for peer, frame in self.router.receive()]
+        self.got += self.router.receive()
 
     def until(self, condition: Callable[[], bool], *, within_s: float = 10) -> None:
         """Turn the loop until `condition` holds; fails after the deadline."""

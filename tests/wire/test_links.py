@@ -88,6 +88,21 @@ def test_a_port_where_nobody_listens_is_no_route(hub: Hub) -> None:
     assert "nobody answers" in words(hub, dealer, LinkState.NO_ROUTE)[-1].text
 
 
+def test_a_name_that_does_not_resolve_is_told_from_a_port_where_nobody_listens(hub: Hub) -> None:
+    dealer = hub.dealer("tcp://no-such-host.invalid:7400", hub.known_key("a"), hub.key.public)
+    event = words(hub, dealer, LinkState.NO_NAME)[-1]
+    assert "the name no-such-host.invalid does not resolve" in event.text
+    assert not event.final, "it may be known tomorrow"
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://localhost:1", "ipc:///none"]
+)
+def test_an_address_or_a_known_name_is_not_said_to_be_unknown(hub: Hub, endpoint: str) -> None:
+    dealer = hub.dealer(endpoint)
+    assert "nobody answers" in words(hub, dealer, LinkState.NO_ROUTE)[-1].text
+
+
 def test_a_link_comes_back_by_itself_and_tells_both_turns(hub: Hub) -> None:
     dealer = hub.dealer(hub.tcp, hub.known_key("node17"), hub.key.public)
     words(hub, dealer, LinkState.READY)
