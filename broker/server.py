@@ -97,7 +97,8 @@ class Server:
             poll.poll(100)
             self._stored()
             if self._fault or self.clock() > deadline:
-                raise StoreError(self._fault or f"the disk did not answer within {START_S:g} s")
+                fault = self._fault or f"the disk did not answer within {START_S:g} s"
+                raise StoreError(f"cannot start: {fault}")
 
     def listen(self, router: Router[Peer], zap: Authenticator | None) -> None:
         """Serve these sockets from now on. `router` must have been given `admit` and `ended`."""

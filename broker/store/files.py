@@ -120,7 +120,7 @@ def _open_whole(place: Place, steps: Sequence[str]) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
-        _take_steps(connection, steps)
+        _take_steps(connection, steps, place.directory)
         undo.pop_all()
     return connection
 
@@ -179,7 +179,9 @@ def words(error: sqlite3.Error | OSError, directory: Path) -> str:
             status = os.statvfs(directory)
             full = status.f_bavail * status.f_frsize < 1 << 16
     if full:
-        return f"no space left on the file system of {directory}; free some, and the broker goes on by itself"
+        return (
+            f"no space left on the file system of {directory}; free some (a running broker goes on by itself)"
+        )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "another program has it open; end that one"
     if isinstance(error, OSError):
@@ -251,21 +253,22 @@ def _reading(base: Path) -> contextlib.closing[sqlite3.Connection]:
 def _create(place: Place, steps: Sequence[str]) -> None:
     new = place.base.with_suffix(".new")
     with _making(new) as connection:
-        _take_steps(connection, steps)
+        _take_steps(connection, steps, place.directory)
     new.rename(place.base)
     sync_directory(place.directory)
     write_head(place, 0)
 
 
-def _take_steps(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
+def _take_steps(connection: sqlite3.Connection, steps: Sequence[str], place: Path) -> None:
     """Each step in a transaction of its own, with the number of the version it leads to."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     for number in range(version, len(steps)):
         try:
             connection.executescript(f"BEGIN; {steps[number]}; PRAGMA user_version = {number + 1}; COMMIT")
         except sqlite3.Error as error:
+            why = words(error, place)
             raise StoreError(
-                f"cannot bring the store to schema {number + 1}: {error}; it was left at schema {number}"
+                f"cannot bring the store to schema {number + 1}: {why}; it was left at schema {number}"
             ) from error
 
 
@@ -286,7 +289,7 @@ def _making(path: Path) -> Iterator[sqlite3.Connection]:
     except (OSError, sqlite3.Error) as error:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-        raise StoreError(f"cannot make {path}: {error}") from error
+        raise StoreError(f"cannot make {path}: {words(error, path.absolute().parent)}") from error
 
 
 def _remains(place: Place) -> bool:

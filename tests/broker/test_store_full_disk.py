@@ -4,12 +4,14 @@ import ctypes
 import os
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.live_broker import PROGRAM
 from xce.broker.store import Batch, Outcome
 from xce.broker.store.sqlite import SqliteStore
 from xce.model.fact import Fact, HostAdmitted
@@ -105,7 +107,7 @@ def test_a_full_disk_is_refused_in_words_and_forgotten_once_there_is_room(small_
     last, error = put_until_refused(store, 1)
     assert error == (
         f"cannot record: no space left on the file system of {state}; "
-        "free some, and the broker goes on by itself"
+        "free some (a running broker goes on by itself)"
     )
     assert store.fault == error
     loaded = store.load()
@@ -134,3 +136,31 @@ def test_a_broker_that_starts_on_a_full_disk_can_read_and_recovers(small_disk: P
     assert well_again(again)
     assert put(again, last + 1).error is None
     assert again.close(10)
+
+
+@pytest.mark.parametrize("filled", ["before the first start", "between two starts"])
+def test_a_start_on_a_full_disk_names_the_file_system_and_the_way_out(small_disk: Path, filled: str) -> None:
+    state = small_disk / "state"
+    state.mkdir()
+    if filled == "between two starts":
+        store = SqliteStore(state)
+        assert put(store, 1).error is None
+        assert store.close(10)
+    fill(small_disk)
+    broker_yaml = small_disk.parent / "broker.yaml"
+    broker_yaml.write_text(
+        f"{{listen: [], local: {small_disk.parent}/b.sock, accepted_keys: {small_disk.parent}, "
+        f"state_directory: {state}, resources: /none, hosts: /none, audit: {small_disk}/audit, metrics: ''}}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "run", "--config", str(broker_yaml)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("xce-broker: cannot ")
+    assert f"no space left on the file system of {state}; free some" in last
+    assert "Traceback" not in done.stderr

@@ -48,7 +48,7 @@ def test_all_errors_come_at_once_each_with_its_line() -> None:
     assert refused(text) == [
         "/etc/xce/agent.yaml:3: reporters.intervall: unknown key; did you mean 'interval'?",
         "/etc/xce/agent.yaml:4: reporters.timeout: "
-        "expected a number of seconds above 0, at most 2678400, got 'ten'",
+        "expected a number of seconds of at least 0.01, at most 2678400, got 'ten'",
         "/etc/xce/agent.yaml:5: reporters.budget: expected a whole number of at least 1, got the number 0",
         "/etc/xce/agent.yaml:6: naem: unknown key; did you mean 'name'?",
     ]
@@ -70,7 +70,7 @@ def test_all_errors_come_at_once_each_with_its_line() -> None:
         ("reporters: {interval: 30s}", "got '30s'; give the number alone, without a unit"),
         ("reporters: {interval: .inf}", "got '.inf'"),
         ("reporters: {interval: 2678401}", "at most 2678400, got the number 2678401"),
-        ("reporters: {interval: 0}", "above 0, at most 2678400, got the number 0"),
+        ("reporters: {interval: 0}", "of at least 0.01, at most 2678400, got the number 0"),
         ("reporters: {budget: 1.5}", "expected a whole number of at least 1, got the number 1.5"),
         ("reporters: {budget: 99999999999999999999}", "does not fit in 64 bits"),
         ("reporters: {allow_root: gpu}", "expected a list, got 'gpu'; write [gpu]"),
