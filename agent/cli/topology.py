@@ -94,16 +94,15 @@ def document(plan: Plan, found: machine.Seen) -> dict[str, Any]:
     for at, a in enumerate(devices):
         for b in devices[at + 1 :]:
             pair = plan.pair(a, b)
-            links = a.peers.get(b.id, b.peers.get(a.id))
             pairs.append(
                 {
                     "a": a.id,
                     "b": b.id,
-                    "word": plan.word(a, b),
+                    "word": pair.word,
                     "level": pair.level,
                     "common": pair.common,
-                    "link": a.text("link_kind") if links is not None else "",
-                    "links": links or None,
+                    "link": pair.link,
+                    "links": pair.links,
                 }
             )
     return {

@@ -92,20 +92,17 @@ class Plan:
         return [one for one in self.devices if one.kind == "nic" and not one.text("physical_function")]
 
     def pair(self, a: Device, b: Device) -> topology.Pair:
-        """Two devices."""
-        return self._topology.pair(a.id, b.id)
+        """Two devices, with the links between them."""
+        pair = self._topology.pair(a.id, b.id)
+        links = a.peers.get(b.id, b.peers.get(a.id))
+        if links is None:
+            return pair
+        kind = a.text("link_kind") or b.text("link_kind")
+        return msgspec.structs.replace(pair, link=kind, links=links or None)
 
     def word(self, a: Device, b: Device) -> str:
         """Two devices in the words of `nvidia-smi topo -m`, and `XGMI`, `?` beside."""
-        if a.id == b.id:
-            return "X"
-        links = a.peers.get(b.id, b.peers.get(a.id))
-        if links is not None:
-            return "XGMI" if a.text("link_kind") == "xgmi" else f"NV{links or '?'}"
-        pair = self.pair(a, b)
-        if pair.level == topology.BRIDGE:
-            return "PIX" if pair.below <= 1 else "PXB"
-        return WORDS[pair.level]
+        return "X" if a.id == b.id else self.pair(a, b).word
 
     @cached_property
     def numas(self) -> tuple[Branch, ...]:
@@ -118,12 +115,6 @@ class Plan:
         return tuple(_numa(node, nodes[node]) for node in order)
 
 
-WORDS = {
-    topology.HOSTBRIDGE: "PHB",
-    topology.NUMA: "NODE",
-    topology.SYSTEM: "SYS",
-    topology.UNKNOWN: "?",
-}
 LEGEND = {
     "X": "itself",
     "NV#": "joined by # NVLinks",

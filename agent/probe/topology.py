@@ -76,7 +76,7 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def word(self) -> str:
         """As the matrix of `nvidia-smi topo -m` has it; `?` for unknown, and `XGMI` as AMD's tool says."""
         if self.link:
-            return f"NV{self.links}" if self.link == peers.NVLINK else "XGMI"
+            return f"NV{self.links or '?'}" if self.link == peers.NVLINK else "XGMI"
         if self.level == BRIDGE:
             return "PIX" if self.below <= 1 else "PXB"
         return {HOSTBRIDGE: "PHB", NUMA: "NODE", SYSTEM: "SYS"}.get(self.level, "?")
