@@ -1,8 +1,8 @@
 """What can be asked over the local socket. Each operation is a function of request and reply.
 
 `status` the status document · `watch` it again at every change · `explain` one resource, with what the broker
-holds of it · `reset` a reporter · `inventory` all instances that discovery tells of · `inventory-clear` one
-of them, with a reason.
+holds of it · `reset` a reporter · `rekey`: connect anew, with the key that lies in its file now · `inventory`
+all instances that discovery tells of · `inventory-clear` one of them, with a reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,6 +44,7 @@ class Operations:
             "reset": Operation(self._reset, changes=True),
             "inventory": Operation(self._inventory),
             "inventory-clear": Operation(self._clear, changes=True),
+            "rekey": Operation(self._rekey, changes=True),
         }
 
     def deliver(self, answer: Mine | Failed) -> None:
@@ -106,6 +107,11 @@ class Operations:
             return
         self._daemon.log.notice(f"inventory: {id_!r} cleared: {why!r}")
         reply({"cleared": id_})
+
+    def _rekey(self, _request: Request, reply: Reply) -> None:
+        daemon = self._daemon
+        reply({"welcomes": daemon.core.welcomes})
+        daemon.link.redirect(daemon.settings.broker)
 
     def _explain(self, request: Request, reply: Reply) -> None:
         daemon, name = self._daemon, str(request.get("resource", ""))

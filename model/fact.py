@@ -112,6 +112,12 @@ class KeyAdded(_Change, frozen=True, kw_only=True, tag="key.added"):
     """Z85, 40 characters."""
     hosts: list[str] = []
     """Shell-style patterns of host names that an agent's key may speak for."""
+    grants: str = ""
+    """Of a joiner: the role of the key that it may have accepted."""
+    until: str = ""
+    """Of a joiner: wall time, ISO 8601 in UTC, after which it is refused."""
+    admit: bool = False
+    """Of a joiner: the host that joins with it is admitted."""
 
 
 class KeyRevoked(_Change, frozen=True, kw_only=True, tag="key.revoked"):

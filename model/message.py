@@ -509,6 +509,30 @@ class KeyAdd(_Request, frozen=True, kw_only=True, tag="key.add"):
     role: str
     public: str
     hosts: list[str] = []
+    grants: str = ""
+    """Of a joiner, whose key is a token: the role of the key that it may have accepted, once."""
+    lifetime_s: float = 0
+    """Of a joiner: how long from now on."""
+    admit: bool = False
+    """Of a joiner: admit the host, whatever the policy for hosts that nobody expects."""
+
+
+class Join(_Request, frozen=True, kw_only=True, tag="join"):
+    """Said with a token's key: accept this one from now on. The token is used up with it."""
+
+    name: str
+    """The host, of an agent."""
+    public: str
+
+
+class KeyRotate(_Request, frozen=True, kw_only=True, tag="key.rotate"):
+    """Accept one more key for the caller, with the same name, role and hosts."""
+
+    public: str
+
+
+class KeyRetire(_Request, frozen=True, kw_only=True, tag="key.retire"):
+    """Accept no other key of the caller's name and role any more than the one that says this."""
 
 
 class KeyRevoke(_Request, frozen=True, kw_only=True, tag="key.revoke"):
@@ -741,6 +765,9 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hosts: list[str] = []
     revoked: str = ""
     """Reason, '' while it is good."""
+    grants: str = ""
+    until: str = ""
+    admit: bool = False
 
 
 class Keys(_Answer, frozen=True, kw_only=True, tag="keys.are"):
@@ -784,6 +811,9 @@ Order: TypeAlias = (
     | PoolSet
     | KeyAdd
     | KeyRevoke
+    | KeyRotate
+    | KeyRetire
+    | Join
     | ClaimCreate
     | ClaimProvide
     | ClaimBind

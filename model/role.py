@@ -11,3 +11,5 @@ class Role(StrEnum):
     PROVIDER = "provider"
     CONTROLLER = "controller"
     ADMIN = "admin"
+    JOINER = "joiner"
+    """A token: its bearer may have one key accepted, once."""

@@ -10,7 +10,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("run", "status", "inventory", "topology", "reporter", "explain", "doctor", "removal")
+COMMANDS = (
+    "run",
+    "status",
+    "inventory",
+    "topology",
+    "reporter",
+    "explain",
+    "doctor",
+    "join",
+    "key",
+    "removal",
+)
 """In the order of `--help`. A command's module has its name."""
 
 GOOD, TROUBLE, USAGE, NOT_RUNNING = 0, 1, 2, 3

@@ -25,6 +25,7 @@ COMMANDS = {
     "watch": "follow the changes, one line each",
     "snapshot": "take a snapshot and show its number and quality, or all of it as JSON",
     "key": "make, accept, revoke and list the keys of peers",
+    "token": "make, list and revoke tokens with which hosts join by themselves",
 }
 """In the order of `--help`, with what each does. A command's module has its name."""
 

@@ -10,9 +10,10 @@ _PROVIDERS = frozenset({Role.ADMIN, Role.PROVIDER})
 _CLAIMANTS = frozenset({Role.CONTROLLER, Role.ADMIN})
 _AGENT = frozenset({Role.AGENT})
 _ADMIN = frozenset({Role.ADMIN})
+_KEYED = frozenset(Role) - {Role.JOINER}
 
 ROLES: dict[type, frozenset[Role]] = {
-    m.Hello: frozenset(Role),
+    m.Hello: _KEYED,
     # the links of agents and external reporters
     m.Report: _LINKED,
     m.Heartbeat: _LINKED,
@@ -43,6 +44,9 @@ ROLES: dict[type, frozenset[Role]] = {
     m.PoolSet: _PROVIDERS,
     m.KeyAdd: _ADMIN,
     m.KeyRevoke: _ADMIN,
+    m.KeyRotate: _KEYED,
+    m.KeyRetire: _KEYED,
+    m.Join: frozenset({Role.JOINER}),
     m.ClaimCreate: _CLAIMANTS,
     m.ClaimProvide: _PROVIDERS,
     m.ClaimBind: _CLAIMANTS,
@@ -58,7 +62,7 @@ ALLOWED: dict[Role, frozenset[type]] = {
     role: frozenset(kind for kind, roles in ROLES.items() if role in roles) for role in Role
 }
 
-UNTIL_HELLO = frozenset({m.Hello})
+UNTIL_HELLO = frozenset({m.Hello, m.KeyRotate, m.KeyRetire})
 """What a peer may say whose role speaks only after an accepted hello."""
 
 NEEDS_HELLO = _LINKED

@@ -8,9 +8,9 @@ connection, or one whose predecessor's connection has ended, takes over at once.
 from xce.broker.core import access
 from xce.broker.core.claims import Claims
 from xce.broker.core.hosts import RIVAL_SHOWN_S
+from xce.broker.core.key_orders import key_speaks_for
 from xce.broker.core.links import TEXT, Links
 from xce.broker.core.location import Host
-from xce.broker.core.orders import key_speaks_for
 from xce.broker.core.peer import Peer
 from xce.broker.core.state import State
 from xce.model import fact as facts

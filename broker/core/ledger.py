@@ -56,6 +56,9 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: str
     hosts: list[str] = []
     revoked: str | None = None
+    grants: str = ""
+    until: str = ""
+    admit: bool = False
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -148,7 +151,14 @@ class Ledger(msgspec.Struct, kw_only=True):
             case facts.TypeAdmitted():
                 self.types[change.type.name] = AdmittedType(change.type, change.origin)
             case facts.KeyAdded():
-                self.keys[change.public] = KeyRecord(name=change.name, role=change.role, hosts=change.hosts)
+                self.keys[change.public] = KeyRecord(
+                    name=change.name,
+                    role=change.role,
+                    hosts=change.hosts,
+                    grants=change.grants,
+                    until=change.until,
+                    admit=change.admit,
+                )
             case facts.KeyRevoked():
                 if (key := self.keys.get(change.public)) is not None:
                     self.keys[change.public] = msgspec.structs.replace(key, revoked=change.reason)

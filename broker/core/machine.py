@@ -273,7 +273,7 @@ class Broker:
                 raise Refusal(
                     "busy", f"{WAITING} orders wait for the broker's disk already", "ask again later"
                 )
-            changes = decide(order, Caller(peer.role, peer.name), self._situation())
+            changes = decide(order, Caller(peer.role, peer.name, peer.key), self._situation())
             made = made_by(changes)
         except Refusal as refusal:
             self._refused(peer, order, refusal)

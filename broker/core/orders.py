@@ -7,10 +7,9 @@ itself.
 
 import re
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
-from xce.broker.core import claim_orders
+from xce.broker.core import claim_orders, key_orders
 from xce.broker.core.ledger import HostRecord, Ledger
 from xce.broker.core.situation import Caller, Refusal, Situation, check_reason
 from xce.model import fact as facts
@@ -20,7 +19,6 @@ from xce.model.role import Role
 from xce.model.site import Site
 from xce.model.supply import Hold, HoldEnds, LocationKind, PoolAmount, Source, name_problem, split_location
 
-_KEY = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -51,14 +49,12 @@ def about(order: m.Order) -> str:
             return f"{order.location}: {order.owner}"
         case m.PoolSet():
             return f"{order.pool} {order.resource} base={order.base} borrowed={order.borrowed}"
-        case m.KeyAdd():
-            return f"{order.role} {order.name} {order.public}"
-        case m.KeyRevoke():
-            return f"{order.name}: {order.reason}"
         case m.HostDrain() | m.HostRelease():
             return f"{order.host}: {order.reason}"
         case m.HostAdd() | m.HostAdmit() | m.HostUndrain():
             return order.host
+        case m.KeyAdd() | m.KeyRevoke() | m.KeyRotate() | m.KeyRetire() | m.Join():
+            return key_orders.about(order)
         case _:
             return claim_orders.about(order)
 
@@ -251,60 +247,7 @@ def _pool_set(order: m.PoolSet, _caller: Caller, now: Situation) -> list[facts.C
     )
 
 
-# -------------------------------------------------------------------------------------------------- keys
-
-
-def key_problem(name: str, role: str, public: str, hosts: list[str]) -> str:
-    """'' if a key may be accepted as this, otherwise what is wrong."""
-    if name_problem(name):
-        return f"name {name!r}: {name_problem(name)}"
-    if role not in set(Role):
-        return f"role {role!r}: must be one of {', '.join(Role)}"
-    if not _KEY.fullmatch(public):
-        return "the public key must be 40 characters of Z85"
-    if any(not pattern or len(pattern) > 253 or not pattern.isprintable() for pattern in hosts):
-        return "host patterns must be shell-style patterns"
-    return ""
-
-
-def key_speaks_for(name: str, hosts: list[str], host: str) -> bool:
-    """Whether an agent's key may speak for a host: by its patterns, or by its name when it has none."""
-    return any(fnmatchcase(host, pattern) for pattern in hosts) if hosts else name == host
-
-
-def _key_add(order: m.KeyAdd, _caller: Caller, now: Situation) -> list[facts.Change]:
-    if problem := key_problem(order.name, order.role, order.public, order.hosts):
-        raise Refusal("invalid", f"cannot add the key of {order.name}: {problem}")
-    if order.public == now.own_key:
-        raise Refusal("conflict", f"cannot add the key of {order.name}: it is the broker's own")
-    record = now.ledger.keys.get(order.public)
-    if record is not None:
-        if record.revoked is not None:
-            raise Refusal(
-                "conflict",
-                f"cannot add the key of {order.name}: it was revoked ({record.revoked})",
-                "make a new one with: xce-broker key new",
-            )
-        if (record.name, record.role, record.hosts) == (order.name, order.role, order.hosts):
-            return []
-    return [facts.KeyAdded(name=order.name, role=order.role, public=order.public, hosts=order.hosts)]
-
-
-def _key_revoke(order: m.KeyRevoke, _caller: Caller, now: Situation) -> list[facts.Change]:
-    check_reason(order.reason, f"revoke the key of {order.name}")
-    matching = {
-        public: record for public, record in now.ledger.keys.items() if order.name in {record.name, public}
-    }
-    if not matching:
-        raise Refusal("not-found", f"cannot revoke the key of {order.name!r}: there is none")
-    return [
-        facts.KeyRevoked(public=public, reason=order.reason)
-        for public, record in matching.items()
-        if record.revoked is None
-    ]
-
-
-_JUDGES = {
+_JUDGES: dict[type, Any] = {
     m.HostAdd: _host_add,
     m.HostAdmit: _host_admit,
     m.HostDrain: _host_drain,
@@ -313,7 +256,6 @@ _JUDGES = {
     m.HoldAdd: _hold_add,
     m.HoldRelease: _hold_release,
     m.PoolSet: _pool_set,
-    m.KeyAdd: _key_add,
-    m.KeyRevoke: _key_revoke,
+    **key_orders.JUDGES,
     **claim_orders.JUDGES,
 }

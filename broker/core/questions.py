@@ -307,6 +307,9 @@ class Questions:
                 public=public,
                 hosts=record.hosts,
                 revoked=record.revoked or "",
+                grants=record.grants,
+                until=record.until,
+                admit=record.admit,
             )
             for public, record in self.state.journal.ledger.keys.items()
         ]

@@ -28,6 +28,8 @@ class Caller:
 
     role: Role
     name: str
+    key: str = ""
+    """Public key of its connection; '' on the local socket."""
 
     @property
     def title(self) -> str:

@@ -9,6 +9,8 @@ _xce() {
         xce-agent/reporter) words='list test lint explain reset record --help --json --socket --config --runs --for --external' ;;
         xce-agent/explain) words='--json --socket --config' ;;
         xce-agent/doctor) words='--json --config' ;;
+        xce-agent/join) words='--token --name --timeout --no-start' ;;
+        xce-agent/key) words='--config --timeout' ;;
         xce-agent/removal) words='--config' ;;
         xce-reporter/run) words='--config' ;;
         xce-reporter/status) words='--json --watch --socket --config' ;;
@@ -30,13 +32,14 @@ _xce() {
         xce-broker/watch) words='--broker --key --broker-key --timeout --location --count --seconds --json --help' ;;
         xce-broker/snapshot) words='--broker --key --broker-key --timeout --inventories --json --help' ;;
         xce-broker/key) words='new add revoke list --hosts --help --role --offline --reason --directory --broker --key --broker-key --timeout --json' ;;
+        xce-broker/token) words='new list revoke --help --hosts --out --lifetime --admit --role --broker --key --broker-key --timeout --json --reason' ;;
         *) words='' ;;
     esac
     if ((COMP_CWORD == 1)); then
         case $program in
-            xce-agent) words='run status inventory topology reporter explain doctor removal --help' ;;
+            xce-agent) words='run status inventory topology reporter explain doctor join key removal --help' ;;
             xce-reporter) words='run status replay simulate fleet --help' ;;
-            xce-broker) words='run status hosts host drain hold supply types pools pool claim quarantine watch snapshot key --help' ;;
+            xce-broker) words='run status hosts host drain hold supply types pools pool claim quarantine watch snapshot key token --help' ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")

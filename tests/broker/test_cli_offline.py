@@ -20,6 +20,7 @@ ARGUMENTS = {
     "host": ["admit", "node1"],
     "pool": ["set", "a", "b", "--base", "1"],
     "key": ["list"],
+    "token": ["list"],
     "drain": ["node1", "--reason", "fan"],
     "hold": ["host:node1", "--reason", "fan"],
     "claim": ["list"],

@@ -1,5 +1,6 @@
 """The packages on a real systemd host: installed, started, upgraded, crashed, taken back and removed."""
 
+import json
 import time
 
 import pytest
@@ -26,16 +27,19 @@ def serve(host: Host) -> None:
     host.must("xce-broker", "key", "new", "broker")
     host.write("/etc/xce/hosts.yaml", f"hosts:\n  - name: {host.name}\n")
     host.must("systemctl", "start", "xce-broker")
-    host.must("sh", "-c", f"cd /root && xce-broker key new {host.name} --role agent --hosts {host.name}")
-    host.must("install", "-m", "600", f"/root/{host.name}.key", "/etc/xce/keys/agent.key")
-    host.must("xce-broker", "key", "add", f"/root/{host.name}.pub")
-    host.must("sed", "-i", "s|^broker: .*|broker: tcp://127.0.0.1:7400|", "/etc/xce/agent.yaml")
-    host.must("systemctl", "start", "xce-agent")
+    host.must("xce-broker", "token", "new", "--hosts", host.name, "--out", "/root/token")
+    host.must("xce-agent", "join", "127.0.0.1", "--token", "/root/token")
     available(host)
 
 
 def available(host: Host) -> None:
-    host.until(lambda: host.run("xce-agent", "status").returncode == 0, "to be available", within_s=30)
+    """As systemd and the broker see it."""
+    host.until(
+        lambda: host.unit("xce-agent", "StatusText")["StatusText"].startswith("synced, host available"),
+        "to be available",
+        within_s=30,
+    )
+    assert host.run("xce-agent", "status").returncode == 0
 
 
 def job_of(host: Host) -> int:
@@ -113,6 +117,25 @@ def test_jobs_outlive_restart_upgrade_and_downgrade_of_the_agent(host: Host) -> 
     refused = host.run("systemctl", "stop", "xce-jobs")
     assert refused.returncode != 0, "the holder of jobs is not stopped by hand"
     assert alive(host, pid)
+
+
+def test_the_key_of_a_running_host_is_rotated_and_revoked(host: Host) -> None:
+    install(host)
+    serve(host)
+    pid = host.unit("xce-agent", "MainPID")["MainPID"]
+    before = host.read("/etc/xce/keys/agent.key")
+    host.must("xce-agent", "key", "rotate")
+    assert host.read("/etc/xce/keys/agent.key") != before
+    available(host)
+    assert host.unit("xce-agent", "MainPID")["MainPID"] == pid
+    known = json.loads(host.must("xce-broker", "key", "list", "--json"))
+    ended = {key["role"]: key["revoked"] for key in known if key.get("revoked")}
+    assert ended == {"agent": f"{host.name} has a new one", "joiner": f"used by {host.name}"}
+    host.must("xce-broker", "key", "revoke", host.name, "--reason", "sold")
+    host.until(lambda: "revoked" in host.run("xce-agent", "status").stdout, "to be refused")
+    assert host.run("xce-agent", "status").returncode == 1
+    secret = before.split('secret-key = "')[1].split('"')[0]
+    assert secret not in host.must("journalctl", "--no-pager"), "no secret in any log"
 
 
 def test_a_host_that_lost_power_comes_back_by_itself(host: Host) -> None:

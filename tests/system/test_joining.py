@@ -1,0 +1,191 @@
+"""Joining with a token, and rotating a key, against the real broker and agent over CURVE."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Site
+from xce.agent.cli import join
+from xce.agent.cli.options import UsageError
+from xce.model.message import Done, KeyAdd, KeyRevoke, KeysRequest
+from xce.wire import joining, keys, token
+from xce.wire.ask import Denied, NoAnswer
+from xce.wire.dealer import LinkState
+from xce.wire.keys import KeyFileError
+
+pytestmark = [pytest.mark.system]
+
+
+def make(site: Site, *, hosts: str = "node*", lifetime_s: float = 60, admit: bool = False) -> token.Token:
+    """A token as `xce-broker token new` makes it."""
+    pair = keys.new("token-1", "joiner")
+    site.client().ask(
+        KeyAdd(
+            id="",
+            name="token-1",
+            role="joiner",
+            public=pair.public.decode(),
+            hosts=hosts.split(","),
+            grants="agent",
+            lifetime_s=lifetime_s,
+            admit=admit,
+        )
+    )
+    return token.Token("token-1", pair.secret, site.broker.key.public)
+
+
+def good(site: Site) -> set[tuple[str, str]]:
+    """Names and roles of keys that are accepted."""
+    return {(key.name, key.role) for key in site.client().ask(KeysRequest(id="")).keys if not key.revoked}
+
+
+def test_a_token_lets_one_host_in_once(site: Site, tmp_path: Path) -> None:
+    site.broker.start()
+    ticket = make(site)
+    put = joining.asking(site.broker.endpoint, 10)
+    joining.join(put, ticket, "node7", "agent", tmp_path / "agent.key")
+    mine = keys.load(tmp_path / "agent.key", secret=True)
+    assert (mine.name, mine.hosts) == ("node7", ("node7",))
+    assert keys.load(tmp_path / "broker.pub", secret=False).public == site.broker.key.public
+    assert ("node7", "agent") in good(site)
+    assert ("token-1", "joiner") not in good(site)
+    with pytest.raises(NoAnswer) as again:
+        joining.join(put, ticket, "node8", "agent", tmp_path / "other.key")
+    assert again.value.state is LinkState.REJECTED
+    assert not (tmp_path / "other.key").exists()
+
+
+def test_a_join_that_lost_its_answer_is_repeated_with_the_same_key(site: Site, tmp_path: Path) -> None:
+    site.broker.start()
+    ticket = make(site)
+    put = joining.asking(site.broker.endpoint, 10)
+
+    def killed(question: object, key: keys.KeyPair, broker: bytes) -> Done:
+        put(question, key, broker)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        joining.join(killed, ticket, "node7", "agent", tmp_path / "agent.key")
+    made = keys.load(tmp_path / "agent.joining", secret=True)
+    joining.join(put, ticket, "node7", "agent", tmp_path / "agent.key")
+    assert keys.load(tmp_path / "agent.key", secret=True) == made
+    assert not (tmp_path / "agent.joining").exists()
+
+
+def test_a_token_is_for_its_names_and_its_time(site: Site, tmp_path: Path) -> None:
+    site.broker.start()
+    put = joining.asking(site.broker.endpoint, 10)
+    with pytest.raises(Denied, match=r"the token token-1 is for gpu\*"):
+        joining.join(put, make(site, hosts="gpu*"), "node7", "agent", tmp_path / "a.key")
+    site.client().ask(KeyRevoke(id="", name="token-1", reason="test"))
+    ended = make(site, lifetime_s=0.001)
+    site.until(lambda: "good until" in _denial(put, ended, tmp_path / "b.key"))
+    assert ("node7", "agent") not in good(site)
+
+
+def state(site: Site) -> str:
+    """Of node1, as a controller sees it."""
+    return site.snapshot().locations["host:node1"].state
+
+
+def _denial(put: joining.Ask, ticket: token.Token, path: Path) -> str:
+    try:
+        joining.join(put, ticket, "gpu7", "agent", path)
+    except Denied as denied:
+        return str(denied)
+    return "joined"
+
+
+def test_a_token_can_do_nothing_else(site: Site) -> None:
+    site.broker.start()
+    ticket = make(site)
+    put = joining.asking(site.broker.endpoint, 10)
+    for question in (
+        KeysRequest(id="1"),
+        KeyAdd(id="2", name="x", role="admin", public=ticket.broker.decode()),
+    ):
+        with pytest.raises(Denied, match="role joiner may not"):
+            put(question, ticket.pair(), ticket.broker)
+
+
+def test_a_host_that_has_a_key_does_not_join_by_mistake(site: Site, tmp_path: Path) -> None:
+    site.broker.start()
+    (tmp_path / "agent.key").write_text("something")
+    with pytest.raises(KeyFileError, match="has joined"):
+        joining.join(
+            joining.asking(site.broker.endpoint, 10), make(site), "node7", "agent", tmp_path / "agent.key"
+        )
+
+
+def test_a_token_that_pins_another_broker_is_not_fooled(site: Site, tmp_path: Path) -> None:
+    site.broker.start()
+    ticket = make(site)
+    wrong = token.Token(ticket.name, ticket.secret, keys.new("broker", "broker").public)
+    with pytest.raises(NoAnswer) as failed:
+        joining.join(joining.asking(site.broker.endpoint, 5), wrong, "node7", "agent", tmp_path / "agent.key")
+    assert failed.value.state is LinkState.WRONG_KEY
+
+
+def test_a_running_agent_gets_a_new_key_and_the_old_one_is_refused(site: Site) -> None:
+    node = site.agent("node1")
+    site.broker.start()
+    node.start()
+    site.until(lambda: node.status()["link"]["phase"] == "synced")
+    path = Path(str(node.settings["key"]))
+    old = keys.load(path, secret=True)
+    states: set[str] = set()
+    done = node.command("key", "rotate", "--config", str(node.folder / "agent.yaml"))
+    states.add(state(site))
+    assert done.returncode == 0, done.stderr
+    new = keys.load(path, secret=True)
+    assert new.public != old.public
+    accepted = {key.public for key in site.client().ask(KeysRequest(id="")).keys if not key.revoked}
+    assert new.public.decode() in accepted
+    assert old.public.decode() not in accepted
+    site.until(lambda: node.status()["link"]["phase"] == "synced")
+    states.add(state(site))
+    assert states == {"available"}
+    assert node.running()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("broker1", "tcp://broker1:7400"),
+        ("tcp://broker1:7401", "tcp://broker1:7401"),
+        ("[fd00::1]", "tcp://[fd00::1]:7400"),
+        ("[fd00::1]:1", "tcp://[fd00::1]:1"),
+    ],
+)
+def test_an_address_of_a_broker_may_be_short(given: str, wanted: str) -> None:
+    assert join.endpoint_of(given) == wanted
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x:99999", "a/b", "tcp://"])
+def test_what_is_no_address_is_refused(given: str) -> None:
+    with pytest.raises(UsageError):
+        join.endpoint_of(given)
+
+
+def test_the_brokers_address_is_written_and_nothing_else_changed(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text("# mine\nbroker: tcp://old:1 # here\nname: x\n")
+    path.chmod(0o640)
+    join.write_broker(path, "tcp://new:7400")
+    assert path.read_text() == "# mine\nbroker: tcp://new:7400\nname: x\n"
+    assert path.stat().st_mode & 0o777 == 0o640
+    path.write_text("name: x\n")
+    join.write_broker(path, "tcp://new:7400")
+    assert path.read_text() == "broker: tcp://new:7400\nname: x\n"
+
+
+def test_a_token_shows_its_secret_to_nobody() -> None:
+    pair = keys.new("t", "joiner")
+    ticket = token.Token("t", pair.secret, pair.public)
+    assert pair.secret.decode() not in repr(ticket)
+    assert token.parse(token.text_of(ticket) + "\n") == ticket
+    for wrong in ("", "xce1:", "xce1:!!!", token.text_of(ticket)[:-9], token.text_of(ticket)[5:]):
+        with pytest.raises(ValueError, match="no token"):
+            token.parse(wrong)
+    assert json.dumps(token.text_of(ticket)).startswith('"xce1:')

@@ -1,0 +1,113 @@
+"""Becoming known to a broker with a token, and changing one's key later. Both may be broken off and repeated.
+
+The new key is on disk before the broker hears of it, under a name of its own, and takes its place only when
+the broker has accepted it. Whoever repeats a step that was broken off goes on with that key.
+"""
+
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from xce.model.message import Done, Join, KeyRetire, KeyRotate
+from xce.wire import ask, keys
+from xce.wire.ask import Denied, NoAnswer
+from xce.wire.dealer import LinkState
+from xce.wire.keys import KeyFileError, KeyPair
+from xce.wire.token import Token
+
+Ask = Callable[[object, KeyPair, bytes], Done]
+"""Puts a question with a key to the broker that has this public key."""
+
+
+def asking(endpoint: str, within_s: float) -> Ask:
+    """The real one."""
+
+    def put(question: object, key: KeyPair, broker: bytes) -> Done:
+        return ask.ask(endpoint, question, key=key, broker_key=broker, within_s=within_s)  # type: ignore[arg-type]
+
+    return put
+
+
+def join(put: Ask, token: Token, name: str, role: str, path: Path) -> None:
+    """Make a key at `path` that the broker accepts for `name`.
+
+    Raises `Denied`, `NoAnswer`, `KeyFileError`.
+    """
+    if path.exists():
+        raise KeyFileError(f"cannot join: {path} exists: this host has joined; move it away to join anew")
+    pending = path.with_suffix(".joining")
+    mine = _pending(pending, name, role, (name,) if role == "agent" else ())
+    try:
+        put(Join(id=_op_id(), name=name, public=mine.public.decode()), token.pair(), token.broker)
+    except (Denied, NoAnswer):
+        if not _accepted(put, mine, token.broker):
+            raise
+    _save_public(token.broker, path.with_name("broker.pub"))
+    pending.rename(path)
+    _sync(path.parent)
+
+
+def rotate(put: Ask, path: Path, broker: bytes) -> KeyPair:
+    """Put a new key in the place of the one at `path`; both are accepted until `retire`. The new one."""
+    old = keys.load(path, secret=True)
+    pending = path.with_suffix(".next")
+    mine = _pending(pending, old.name, old.role, old.hosts)
+    try:
+        put(KeyRotate(id=_op_id(), public=mine.public.decode()), old, broker)
+    except (Denied, NoAnswer):
+        if not _accepted(put, mine, broker, retire=False):
+            raise
+    pending.rename(path)
+    _sync(path.parent)
+    return mine
+
+
+def retire(put: Ask, key: KeyPair, broker: bytes) -> None:
+    """Have the broker accept no other key of this name any more."""
+    put(KeyRetire(id=_op_id()), key, broker)
+
+
+def _pending(path: Path, name: str, role: str, hosts: tuple[str, ...]) -> KeyPair:
+    """The key of an attempt that was broken off, or a new one."""
+    if path.exists():
+        return keys.load(path, secret=True)
+    pair = keys.new(name, role, hosts)
+    keys.save(pair, path)
+    _sync(path.parent)
+    return pair
+
+
+def _accepted(put: Ask, mine: KeyPair, broker: bytes, *, retire: bool = True) -> bool:
+    """Whether an earlier attempt got through: the broker knows this key already."""
+    question = KeyRetire(id=_op_id()) if retire else KeyRotate(id=_op_id(), public=mine.public.decode())
+    try:
+        put(question, mine, broker)
+    except Denied:
+        return True  # it was let in to be told so
+    except NoAnswer as failed:
+        if failed.state is LinkState.REJECTED:
+            return False
+        raise
+    return True
+
+
+def _save_public(broker: bytes, path: Path) -> None:
+    """The broker's public key, as the token pins it."""
+    if path.exists():
+        if keys.load(path, secret=False).public != broker:
+            raise KeyFileError(f"cannot join: {path} holds another broker's key than the token; move it away")
+        return
+    keys.save(KeyPair("broker", "broker", broker), path)
+
+
+def _op_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
