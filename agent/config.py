@@ -11,6 +11,7 @@ import msgspec
 
 from xce.agent.discovery import expect, ports
 from xce.agent.memory import Memory
+from xce.model import profile
 from xce.model.configuration import AgentFile, Discovery, ExternalFile
 from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.supply import name_problem
@@ -21,7 +22,7 @@ FILE_BYTES = 1 << 20
 
 F = TypeVar("F", bound=AgentFile | ExternalFile)
 
-FIXED = ("name", "state_directory", "run_directory", "cgroup")
+FIXED = ("name", "state_directory", "run_directory", "cgroup", "claims")
 """Keys that only a restart changes."""
 
 
@@ -69,12 +70,16 @@ def refuse_blank(path: str) -> None:
 
 def fixed_changes(before: F, after: F) -> list[str]:
     """Keys that differ and cannot be changed in a running program."""
-    return [key for key in FIXED if getattr(before, key) != getattr(after, key)]
+    return [key for key in _fixed(before) if getattr(before, key) != getattr(after, key)]
 
 
 def with_fixed(before: F, after: F) -> F:
     """`after` with the keys of `before` that cannot be changed."""
-    return msgspec.structs.replace(after, **{key: getattr(before, key) for key in FIXED})
+    return msgspec.structs.replace(after, **{key: getattr(before, key) for key in _fixed(before)})
+
+
+def _fixed(settings: AgentFile | ExternalFile) -> list[str]:
+    return [key for key in FIXED if key in settings.__struct_fields__]
 
 
 def with_directory(settings: F, directory: str) -> F:
@@ -118,6 +123,7 @@ def _problems(settings: AgentFile | ExternalFile, path: str) -> list[ConfigError
         found["name"] = problem
     if isinstance(settings, AgentFile):
         found |= _discovery_problems(settings.discovery)
+        found |= {f"claims.{key}": problem for key, problem in profile.problems(settings.claims).items()}
     if metrics and not address(metrics):
         found["metrics"] = f"{metrics!r} is not ADDRESS:PORT"
     return [ConfigError(path, 0, key, problem) for key, problem in sorted(found.items())]

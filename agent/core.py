@@ -14,11 +14,15 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from xce.agent.book import Book
-from xce.agent.effect import Close, Deliver, Effect, Judge, Learn, Open, Send, Shown
+from xce.agent.effect import Close, Deliver, Effect, Judge, Learn, Open, Ordered, Send, Shown
+from xce.agent.holdings import Holdings
 from xce.model.link import LINK, Phase, PhaseEvent
 from xce.model.message import (
     PROTOCOL,
     TICK_BYTES,
+    BindingPrepare,
+    BindingRelease,
+    BindingStanding,
     Declare,
     Declared,
     Failed,
@@ -78,8 +82,11 @@ class Core:
         *,
         now: float,
         random: Callable[[float, float], float],
+        holdings: Holdings | None = None,
     ) -> None:
         self.identity, self.book, self._random = identity, book, random
+        self.holdings = holdings or Holdings()
+        """The node's bindings."""
         self.phase = Phase.DISCONNECTED
         self.since = now
         """When `phase` was entered."""
@@ -162,6 +169,11 @@ class Core:
             self._effects.append(Judge(message.types))
         elif isinstance(message, Standing):
             self._stand(message)
+        elif isinstance(message, BindingPrepare | BindingRelease):
+            self._effects.append(Ordered(message))
+        elif isinstance(message, BindingStanding):
+            self.holdings.heard(message)
+            self._effects.append(Shown())
         elif isinstance(message, Mine | Failed):
             self._effects.append(Deliver(message))
 
@@ -209,7 +221,12 @@ class Core:
             return self._hello_at if self._up else NEVER
         if self.phase is Phase.GREETING:
             return self._asked_since + GREETING_S
-        waits = (self._whole and not self.book.cold) or self._inventories_wanted or self.book.pending()
+        waits = (
+            (self._whole and not self.book.cold)
+            or self._inventories_wanted
+            or self.book.pending()
+            or self.holdings.pending()
+        )
         tick = max(now, self._told_at + TICK_S) if waits else NEVER
         return min(self._heartbeat_at, self._silent_at, tick)
 
@@ -255,6 +272,8 @@ class Core:
             if states := self.book.take_states(counters=counters):
                 self._effects.append(Send(ReporterNews(reporters=states)))
         self._tell_inventories()
+        if (news := self.holdings.take()) is not None:
+            self._effects.append(Send(news))
         if len(self._effects) > before:
             self._told_at = now
 
@@ -284,6 +303,7 @@ class Core:
         self._effects.append(Send(Heartbeat(sequence=self._sequence, ages_ms=ages, digest=digest)))
         self._asked_since = min(self._asked_since, now)
         self._heartbeat_at = now + self._heartbeat_s
+        self.holdings.again()
 
     # ---------------------------------------------------------------------------------- conversation
 
@@ -304,6 +324,7 @@ class Core:
             digest="" if self.book.cold else self.book.digest(),
             types=self.book.types_digest(),
             inventories=self.book.references(),
+            bindings=self.holdings.digest(),
         )
         self._effects.append(Send(hello))
         self._asked_since = now
@@ -326,6 +347,7 @@ class Core:
         self.welcomes += 1
         self._whole = welcome.resync or self.book.cold
         self._inventories_wanted = set(welcome.inventories)
+        self.holdings.welcomed(full=welcome.bindings)
         # Spread from the first one on: all hosts of a cluster may have been welcomed in the same second.
         self._heartbeat_at = now + self._random(0.5, 1.0) * self._heartbeat_s
         self.book.untold_types()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from xce.agent import config, identity, status
 from xce.agent.control import Control
 from xce.agent.core import Core
-from xce.agent.effect import Deliver, Effect, Judge, Learn
+from xce.agent.effect import Deliver, Effect, Judge, Learn, Ordered
 from xce.agent.link import Link
 from xce.agent.lock import AlreadyRunning, Lock
 from xce.agent.log import Log
@@ -39,6 +39,7 @@ from xce.model.role import Role
 from xce.wire.keys import KeyFileError
 
 if TYPE_CHECKING:
+    from xce.agent.claims import Claims
     from xce.agent.crew import Crew
     from xce.agent.metrics import Exporter
 
@@ -56,6 +57,8 @@ MINUTE_S = 60.0
 """How often counters are brought up to date for the broker's metrics, and refused types asked about anew."""
 KILL_S, STOP_S = 3.0, 4.5
 """A stop kills what is left after the first, and goes on without it after the second."""
+CLAIMS_S = 1.0
+"""For the thread of claims to end what it does."""
 LAST_WORDS_S = 0.05
 """For the goodbye to leave the socket."""
 
@@ -88,7 +91,9 @@ class Daemon:
         self.types = Types(self.memory.types(), alone=not settings.broker)
         self.node = Node(self.types, generations=self.memory.generations(), cold=True)
         who = identity.identity(self.name, role)
-        self.core = Core(who, self.node, now=self.loop.now(), random=random.uniform)
+        self.claims = self._serve_claims(who.boot_id)
+        holdings = self.claims.holdings if self.claims else None
+        self.core = Core(who, self.node, now=self.loop.now(), random=random.uniform, holdings=holdings)
         self.loop.after_turn(self._settle)
         self.link = Link(
             self.loop,
@@ -213,6 +218,7 @@ class Daemon:
             "link": status.link_document(self.core, self.link.endpoint, now),
             "host": status.host_document(self.core),
             "reporters": self.crew.documents(now) if self.crew else [],
+            "bindings": self.claims.holdings.documents() if self.claims else [],
         }
         document["trouble"] = status.troubles(document, self._all_faults())
         return document
@@ -225,13 +231,32 @@ class Daemon:
             self.types.judge(effect.types)
         elif isinstance(effect, Deliver):
             self.operations.deliver(effect.answer)
+        elif isinstance(effect, Ordered) and self.claims is not None:
+            self.claims.ordered(effect.order)
         if self.crew is not None:
             self.crew.apply_types()
         else:
             self.node.apply_types(self.loop.now())
 
+    def _serve_claims(self, boot_id: str) -> "Claims | None":
+        """The claims of this node, if it takes any: read from its journal before the first hello."""
+        settings = self.settings
+        if not isinstance(settings, AgentFile) or not settings.claims.enabled or not self.memory.directory:
+            return None
+        from xce.agent.claims import Claims, executor_of  # noqa: PLC0415 - 5 MB, for nodes that take claims
+
+        make = executor_of(settings.claims, self.memory.directory, boot_id)
+        return Claims(self.loop, make, self.node.inventory, self._greet_anew)
+
+    def _greet_anew(self) -> None:
+        """The journal was read after the first hello: the broker is to be told."""
+        if hasattr(self, "link") and self.core.phase is not Phase.DISCONNECTED:
+            self.core.reopen(self.loop.now())
+
     def _settle(self) -> None:
         """Before the link speaks: what is over its time is not told as fresh."""
+        if self.claims is not None:
+            self.claims.turn()
         table, now = self.node.table, self.loop.now()
         if table.soonest < now:
             table.settle(now)
@@ -270,6 +295,7 @@ class Daemon:
             "service manager": self._service.fault,
             "state directory": self.memory.fault,
             "link": self.link.fault,
+            "claims": self.claims.fault if self.claims else "",
         }
 
     def _internal_error(self, error: Exception, callback: Callable[..., object]) -> None:
@@ -348,6 +374,8 @@ class Daemon:
         self.loop.call_later(LAST_WORDS_S, self.loop.stop)
 
     def _close(self) -> None:
+        if self.claims is not None and not self.claims.close(CLAIMS_S):
+            self.log.warning("the disk of the journal of claims does not answer; leaving without it")
         for part in (self._control, self._exporter, self.link, self.loop):
             if part is not None:
                 part.close()

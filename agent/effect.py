@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from xce.model.message import Failed, Mine
+from xce.model.message import BindingPrepare, BindingRelease, Failed, Mine
 from xce.model.resource import ResourceType
 
 
@@ -44,4 +44,10 @@ class Shown(msgspec.Struct, frozen=True):
     """What the broker says of us has changed (`Core.standing`)."""
 
 
-Effect: TypeAlias = Open | Close | Send | Learn | Judge | Deliver | Shown
+class Ordered(msgspec.Struct, frozen=True):
+    """The broker has given an order about a binding."""
+
+    order: BindingPrepare | BindingRelease
+
+
+Effect: TypeAlias = Open | Close | Send | Learn | Judge | Deliver | Shown | Ordered

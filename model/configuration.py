@@ -9,6 +9,7 @@ from typing import Annotated
 
 import msgspec
 
+from xce.model.profile import Claims
 from xce.model.resource import ResourceType, Seconds
 from xce.model.supply import PoolAmount
 
@@ -200,6 +201,8 @@ class AgentFile(_File, frozen=True, kw_only=True):
     """What all reporters of the node have in common."""
     discovery: Discovery = Discovery()
     """Finding devices, and what is said of them."""
+    claims: Claims = Claims()
+    """What claims may use here, and how."""
     metrics: str = ""
     """`ADDRESS:PORT` of the node's own OpenMetrics endpoint; '' means none."""
 

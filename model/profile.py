@@ -4,6 +4,8 @@ A *profile* is a set of such rules; a claim names one, '' the default. What a pr
 cannot have.
 """
 
+import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -92,7 +94,7 @@ class ScratchRoot(_Section, frozen=True, kw_only=True):
     """How long they are kept after release."""
 
 
-class PortRange(_Section, frozen=True, kw_only=True):
+class ClaimPorts(_Section, frozen=True, kw_only=True):
     """Ports that claims may have."""
 
     low: Port = 20000
@@ -116,7 +118,7 @@ class Profile(_Section, frozen=True, kw_only=True):
     """Volumes with directories of users and jobs."""
     scratch: dict[str, ScratchRoot] = {}
     """Where scratch directories are made; the first is the default."""
-    ports: PortRange = PortRange()
+    ports: ClaimPorts = ClaimPorts()
     """Ports that claims may have."""
     environment: dict[str, str] = {}
     """Variables for every consumer."""
@@ -129,6 +131,8 @@ class Profile(_Section, frozen=True, kw_only=True):
 class Claims(_Section, frozen=True, kw_only=True):
     """`claims:` of agent.yaml."""
 
+    enabled: bool = False
+    """Whether claims are made true on this host."""
     directory: str = "/run/xce-claims"
     """Mount points and environment files of claims."""
     cgroup: str = ""
@@ -148,3 +152,38 @@ class Claims(_Section, frozen=True, kw_only=True):
 def profile_of(claims: Claims, name: str) -> Profile | None:
     """The profile that a claim names; the default one needs no section."""
     return claims.profiles.get(name or "default", Profile() if name in {"", "default"} else None)
+
+
+_RULE = re.compile(r"[cb] (\d{1,7}|\*):(\d{1,7}|\*) [rwm]{1,3}")
+
+
+def problems(claims: Claims) -> dict[str, str]:
+    """What is wrong with the settings beyond their shape, by key."""
+    found = {
+        key: "must be an absolute path"
+        for key in ("directory", "cgroup", "cdi_directory")
+        if (path := getattr(claims, key)) and not path.startswith("/")
+    }
+    if not claims.directory:
+        found["directory"] = "must be an absolute path"
+    for name, profile in claims.profiles.items():
+        found |= {f"profiles.{name}.{key}": problem for key, problem in _profile_problems(profile)}
+    return found
+
+
+def _profile_problems(profile: Profile) -> Iterator[tuple[str, str]]:
+    for rule in profile.devices:
+        if not _RULE.fullmatch(rule):
+            yield "devices", f"{rule!r} is no device rule such as 'c 1:3 rwm'"
+    for name, volume in profile.volumes.items():
+        if bool(volume.path) == bool(volume.type):
+            yield f"volumes.{name}", "needs a path or a type, and not both"
+        if volume.path and not volume.path.startswith("/"):
+            yield f"volumes.{name}.path", "must be an absolute path"
+    roots = {f"shared.{name}.path": volume.path for name, volume in profile.shared.items()}
+    roots |= {f"scratch.{name}.path": root.path or "/" for name, root in profile.scratch.items()}
+    for key, path in roots.items():
+        if not path.startswith("/"):
+            yield key, "must be an absolute path"
+    if profile.ports.low > profile.ports.high:
+        yield "ports", "the lower port must come first"

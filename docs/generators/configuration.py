@@ -12,6 +12,7 @@ import msgspec
 from msgspec import inspect as types
 
 from xce.model import configuration as files
+from xce.model import profile
 from xce.model.resource import ResourceType
 from xce.model.schema import words
 from xce.model.supply import PoolAmount
@@ -19,8 +20,8 @@ from xce.model.supply import PoolAmount
 HEAD = """\
 # Configuration
 
-Generated from `model/configuration.py` by `python docs/generate.py configuration`; do not edit. Examples
-of the files, with comments, are in [`etc/`](../etc).
+Generated from `model/configuration.py` and `model/profile.py` by `python docs/generate.py configuration`; do
+not edit. Examples of the files, with comments, are in [`etc/`](../etc).
 
 | file | who reads it | a change counts |
 |---|---|---|
@@ -33,7 +34,7 @@ of the files, with comments, are in [`etc/`](../etc).
 
 Some keys count only at the next start: of broker.yaml `listen`, `local`, `key`, `accepted_keys`,
 `state_directory`, `keep_deltas`, `metrics` and `audit`; of agent.yaml and reporter.yaml `name`,
-`state_directory`, `run_directory` and `cgroup`.
+`state_directory`, `run_directory`, `cgroup` and `claims`.
 
 ## How files are read
 
@@ -60,6 +61,12 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("discovery: (agent.yaml)", files.Discovery),
     ("expected: (discovery)", files.Expected),
     ("ports: (discovery)", files.PortRange),
+    ("claims: (agent.yaml)", profile.Claims),
+    ("profiles: (claims)", profile.Profile),
+    ("volumes: (profiles)", profile.Volume),
+    ("shared: (profiles)", profile.SharedVolume),
+    ("scratch: (profiles)", profile.ScratchRoot),
+    ("ports: (profiles)", profile.ClaimPorts),
     ("NAME.yaml", files.ReporterSettings),
     ("limits: (NAME.yaml)", files.Limits),
     ("/etc/xce/resources.yaml", files.ResourcesFile),

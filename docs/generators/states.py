@@ -11,12 +11,14 @@ from typing import Any
 from xce import model
 from xce.agent.probe import health
 from xce.model.transition import Machine
+from xce.prepare import entry
 
 HEAD = """\
 # State machines
 
-Generated from the tables in `model/` and `agent/probe/health.py` by `python docs/generate.py`; do not edit. A
-pair of state and event that is not in a table cannot happen: the code raises `IllegalTransition`.
+Generated from the tables in `model/`, `agent/probe/health.py` and `prepare/entry.py` by
+`python docs/generate.py`; do not edit. A pair of state and event that is not in a table cannot happen: the
+code raises `IllegalTransition`.
 """
 
 AnyMachine = Machine[Any, Any]
@@ -28,10 +30,10 @@ def render() -> dict[str, str]:
 
 
 def machines() -> list[AnyMachine]:
-    """Every `Machine` that is a global of a module of the model or of `health`, in order of definition."""
+    """Every `Machine` that is a global of a module of the model, of `health` or `entry`, in their order."""
     found: dict[int, AnyMachine] = {}
     names = sorted(info.name for info in pkgutil.iter_modules(model.__path__))
-    for module in (*(importlib.import_module(f"xce.model.{name}") for name in names), health):
+    for module in (*(importlib.import_module(f"xce.model.{name}") for name in names), health, entry):
         for thing in vars(module).values():
             if isinstance(thing, Machine):
                 found.setdefault(id(thing), thing)

@@ -6,8 +6,9 @@ It keeps what it has in a dict, takes orders out of its inbox, and says what cha
 from typing import Any
 
 from tests.broker.world import Agent, World
+from xce.agent.holdings import Holdings
 from xce.model import message as m
-from xce.model.claim import ENDED, BindingState, Chosen, Claim, Consumer, holdings_digest
+from xce.model.claim import ENDED, BindingState, Chosen, Claim, Consumer
 from xce.model.instance import Instance, Inventory
 
 GPUS = ["GPU-a", "GPU-b", "GPU-c"]
@@ -35,31 +36,41 @@ def place(claim: str, host: str, *names: str, consumer: str = "j1", generation: 
 
 
 class Node(Agent):
-    """An agent that prepares and releases. `holds` is what its journal has."""
+    """An agent that prepares and releases: the agent's own `Holdings` on the link, no kernel behind it."""
 
     def __init__(self, world: World, name: str, **rest: Any) -> None:
         super().__init__(world, name, **rest)
-        self.holds: dict[str, m.BindingReport] = {}
         self.instances: dict[str, list[Chosen]] = {}
-        self.tombstones: set[str] = set()
-        self.unheard: set[str] = set()
-        """Bindings of which the broker has not been told, or has not said that it heard."""
+        self.tombstones: dict[str, m.BindingReport] = {}
         self.prepares: list[str] = []
         """Bindings that were begun; each one once, if all is well."""
-        self.standing: dict[str, str] = {}
         self.read = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Its journal is empty, but for the tombstones."""
+        self.holdings = Holdings()
+        self.holdings.serving = True
+
+    @property
+    def holds(self) -> dict[str, m.BindingReport]:
+        """What it has, and what has ended and the broker does not know yet."""
+        return self.holdings.reports
+
+    @property
+    def standing(self) -> dict[str, str]:
+        """What the broker has durably of it."""
+        return self.holdings.standing
 
     def arrive(self, inventory: Inventory | None = None, **changes: Any) -> m.Welcome:
         """Hello and everything that is asked for after it."""
-        self.unheard = set(self.holds)
         self.read = len(self.world.inbox(self.peer))
-        live = [(name, one.state) for name, one in self.holds.items() if one.state not in ENDED]
-        self.hello(bindings=holdings_digest(live), **changes)
+        self.hello(bindings=self.holdings.digest(), **changes)
         (welcome,) = [one for one in self.world.inbox(self.peer)[self.read :] if isinstance(one, m.Welcome)]
+        self.holdings.welcomed(full=welcome.bindings)
         self.report(full=True)
         self.world.say(self.peer, m.InventoryNews(inventory=inventory or gpus()))
-        if welcome.bindings:
-            self.tell(full=True)
+        self.tell()
         self.listen()
         return welcome
 
@@ -77,50 +88,37 @@ class Node(Agent):
                     orders.append(one)
                     self.end(one.binding)
                 case m.BindingStanding():
-                    self.heard(one)
+                    self.holdings.heard(one)
         return orders
 
     def begin(self, order: m.BindingPrepare) -> None:
         name = order.binding.id
-        if name in self.tombstones or name in self.holds:
-            self.unheard.add(name)
+        if name in self.holds or name in self.tombstones:
+            self.holdings.report(name, self.holds.get(name) or self.tombstones[name])
             return
         self.prepares.append(name)
         self.instances[name] = order.binding.instances
         self.move(name, BindingState.PREPARING)
 
     def end(self, name: str) -> None:
-        if name not in self.holds:
-            self.tombstones.add(name)
+        if name in self.tombstones:
+            self.holdings.report(name, self.tombstones[name])
+        elif name not in self.holds:
             self.move(name, BindingState.RELEASED)
-        elif self.holds[name].state not in ENDED:
-            self.move(name, BindingState.RELEASING)
         else:
-            self.unheard.add(name)
-
-    def heard(self, standing: m.BindingStanding) -> None:
-        self.standing.update(standing.bindings)
-        for name, state in standing.bindings.items():
-            ended = state in {one.value for one in ENDED}
-            if ended and name in self.holds and self.holds[name].state not in ENDED:
-                continue  # the broker has given it up, and is told that it is still here
-            self.unheard.discard(name)
-            if (ended or state == "unknown") and name in self.holds and self.holds[name].state in ENDED:
-                self.tombstones.add(name)
-                del self.holds[name]
+            self.move(name, BindingState.RELEASING)
 
     def move(self, name: str, state: BindingState, **fields: Any) -> None:
-        self.holds[name] = m.BindingReport(state=state, instances=self.instances.get(name, []), **fields)
-        self.unheard.add(name)
+        report = m.BindingReport(state=state, instances=self.instances.get(name, []), **fields)
+        self.holdings.report(name, report)
         if state in ENDED:
-            self.tombstones.add(name)
+            self.tombstones[name] = report
 
-    def tell(self, *, full: bool = False) -> None:
-        """Say what is new."""
-        names = self.holds if full else self.unheard & self.holds.keys()
-        reports = {name: self.holds[name] for name in sorted(names)}
-        if reports or full:
-            self.world.say(self.peer, m.BindingNews(reports=reports, full=full))
+    def tell(self) -> None:
+        """Say what is new, and again what was not heard."""
+        self.holdings.again()
+        if (news := self.holdings.take()) is not None:
+            self.world.say(self.peer, news)
 
     def to(self, state: BindingState, *names: str, **fields: Any) -> None:
         """Bring bindings (all of them) into a state, say so, and listen."""

@@ -156,8 +156,7 @@ class Histories(RuleBasedStateMachine):
                 if one.state is BindingState.READY:
                     node.move(name, BindingState.PREPARING, reason="the host was rebooted")
             if kind == "forgetful":
-                node.holds.clear()
-                node.unheard.clear()
+                node.forget()
 
     @rule(hosts=_hosts)
     def come_back(self, hosts: list[str]) -> None:

@@ -568,7 +568,7 @@ def test_a_node_whose_journal_was_lost_is_told_again_and_nothing_is_ready_meanwh
     (binding,) = cluster.bind(place(cluster.claim(), "node1", "GPU-a"))
     cluster.node.to(READY)
     cluster.world.gone("node1")
-    cluster.node.holds.clear()
+    cluster.node.forget()
     assert cluster.node.arrive().bindings
     assert cluster.states() == {binding: "preparing"}
     assert "nothing of it any more" in cluster.see().bindings[binding].binding.reason
@@ -615,13 +615,15 @@ def test_what_a_node_says_is_not_heard_while_the_disk_refuses_and_is_recorded_la
     cluster.world.commits = False
     cluster.world.fail()
     cluster.node.to(READY)
-    assert cluster.node.unheard == {binding}
+    cluster.node.holdings.again()
+    assert cluster.node.holdings.pending(), "it says it again"
     assert cluster.states() == {binding: "pending"}
     cluster.world.commits = True
     cluster.world._take(cluster.world.broker.fault(""))
     cluster.node.tell()
     cluster.node.listen()
-    assert cluster.node.unheard == set()
+    cluster.node.holdings.again()
+    assert not cluster.node.holdings.pending()
     assert cluster.states() == {binding: "ready"}
 
 

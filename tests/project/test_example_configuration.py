@@ -17,6 +17,7 @@ from xce.model.configuration import (
     ReporterSettings,
     ResourcesFile,
 )
+from xce.model.profile import Claims
 from xce.model.site import check_site, site_of
 
 FILES: dict[str, type[Any]] = {
@@ -67,8 +68,13 @@ def test_every_key_is_shown_with_its_default(name: str, changed: set[str]) -> No
 
 
 def test_every_key_of_the_section_for_reporters_is_shown() -> None:
-    section = text_of("agent.yaml").partition("\nreporters:\n")[2].partition("\ndiscovery:\n")[0]
+    section = text_of("agent.yaml").partition("\nreporters:\n")[2].partition("\nclaims:\n")[0]
     assert set(re.findall(r"^#  (\w+):", section, re.MULTILINE)) == keys_of(AgentReporters)
+
+
+def test_every_key_of_the_section_for_claims_is_shown() -> None:
+    section = text_of("agent.yaml").partition("\nclaims:\n")[2].partition("\ndiscovery:\n")[0]
+    assert set(re.findall(r"^#  (\w+):", section, re.MULTILINE)) == keys_of(Claims)
 
 
 def test_every_key_of_the_section_for_discovery_is_shown() -> None:

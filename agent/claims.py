@@ -1,0 +1,283 @@
+"""Claims on this node: the thread that owns the journal and the executor, and the loop's side of it.
+
+Orders go in through a queue, reports come out through another, an event tells the loop. The thread does
+whatever reaches the disk or the kernel; a sick disk stalls it and nobody else. What it says ends up in
+`Holdings`, which the link tells the broker of. An order that this node cannot take yet (an inventory that
+nobody has found, a full disk) is said to be pending, with the reason; the broker gives it again.
+"""
+
+import contextlib
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from xce.agent.holdings import Holdings
+from xce.linux.loop import Loop
+from xce.model.claim import Binding, BindingState, Claim
+from xce.model.instance import Instance, Inventory
+from xce.model.message import BindingPrepare, BindingRelease, BindingReport
+from xce.model.profile import Claims as Settings
+
+if TYPE_CHECKING:
+    from xce.prepare.entry import Report
+    from xce.prepare.execute import Executor
+
+START_S = 2.0
+"""For the journal to be read before the first hello; one that takes longer is told of later."""
+IDLE_S = 3600.0
+AGAIN_S = 5.0
+"""After an error of the thread's own."""
+WAITING = 10_000
+"""Orders that may wait for the thread; the broker gives those that are dropped again."""
+
+InstanceMap: TypeAlias = Mapping[str, Instance]
+Known: TypeAlias = tuple[str, int, Binding, Claim]
+
+
+class _Began(msgspec.Struct, frozen=True):
+    """The journal was read: what it has, and what waits for which reporters' inventories."""
+
+    recovering: str
+    waits_for: frozenset[str]
+    void: bool
+
+
+class _Fault(msgspec.Struct, frozen=True):
+    """Why no claims are served; '' when they are."""
+
+    words: str
+
+
+class Claims:
+    """The loop's side. `make` builds the executor, in the thread; it raises OSError when it cannot."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        make: Callable[[], "Executor"],
+        inventory: Callable[[str], Inventory | None],
+        changed: Callable[[], None],
+    ) -> None:
+        """`inventory` gives a reporter's inventory; `changed` is called when there is a new hello to say."""
+        self.holdings = Holdings()
+        self.fault = "the journal of claims has not been read yet"
+        self._inventory, self._changed = inventory, changed
+        self._inbox: queue.Queue[Callable[[Executor], Iterator[Any]] | None] = queue.Queue(WAITING)
+        self._outbox: deque[Any] = deque()
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._began: _Began | None = None
+        self._orders: dict[str, BindingPrepare] = {}
+        """Given while the journal recovers: what the broker knows that this node has."""
+        self._loop = loop
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._work, args=(make,), name="claims", daemon=True)
+        self._thread.start()
+        loop.add_reader(self._event, self._collect)
+        self._ready.wait(START_S)
+        self._take_all()
+
+    def close(self, deadline: float) -> bool:
+        """Let go of the journal; what is bound stays bound. False if the disk did not answer in time."""
+        with contextlib.suppress(queue.Full):
+            self._inbox.put_nowait(None)
+        self._thread.join(deadline)
+        if not self._thread.is_alive():
+            self._loop.remove_reader(self._event)
+            os.close(self._event)
+            return True
+        return False
+
+    # ---------------------------------------------------------------------------------- the loop's side
+
+    def ordered(self, order: BindingPrepare | BindingRelease) -> None:
+        """The broker has given an order."""
+        if isinstance(order, BindingRelease):
+            self._orders.pop(order.binding, None)
+            self._put(partial(_release, order=order))
+        elif self._began is not None and self._began.recovering:
+            self._orders[order.binding.id] = order
+        else:
+            instances = self._instances(chosen.reporter for chosen in order.binding.instances)
+            if isinstance(instances, str):
+                self._pending(order.binding.id, order.epoch, f"this node has no inventory of {instances} yet")
+            else:
+                self._put(partial(_prepare, order=order, instances=instances))
+
+    def turn(self) -> None:
+        """What waited for an inventory or for the broker may go on now; cheap when nothing waits."""
+        began = self._began
+        if began is None:
+            return
+        if began.recovering and self.holdings.settled:
+            wanted = {chosen.reporter for one in self._orders.values() for chosen in one.binding.instances}
+            if not isinstance(found := self._instances(wanted), str):
+                known = [(one.op_id, one.epoch, one.binding, one.claim) for one in self._orders.values()]
+                self._orders.clear()
+                self._began = msgspec.structs.replace(began, recovering="")
+                self.holdings.uncertain = False
+                self._put(partial(_settle, known=known, instances=found))
+        elif began.void and not isinstance(found := self._instances(began.waits_for), str):
+            self._began = msgspec.structs.replace(began, void=False)
+            self._put(partial(_resume, instances=found))
+
+    def _instances(self, reporters: Iterable[str]) -> InstanceMap | str:
+        """All instances of these reporters by id, or the first one whose inventory is not whole yet."""
+        found: dict[str, Instance] = {}
+        for reporter in sorted(set(reporters)):
+            inventory: Inventory | None = self._inventory(reporter)
+            if inventory is None or not inventory.complete:
+                return reporter
+            found |= {one.id: one for one in inventory.instances}
+        return found
+
+    def _put(self, job: Callable[["Executor"], Iterator[Any]]) -> None:
+        with contextlib.suppress(queue.Full):  # the broker gives it again
+            self._inbox.put_nowait(job)
+
+    def _pending(self, binding: str, epoch: int, note: str) -> None:
+        if binding not in self.holdings.reports:
+            self.holdings.report(binding, BindingReport(state=BindingState.PENDING, epoch=epoch, note=note))
+
+    def _collect(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        self._take_all()
+
+    def _take_all(self) -> None:
+        while self._outbox:
+            match self._outbox.popleft():
+                case _Began() as began:
+                    self._began = began
+                    self.holdings.uncertain = bool(began.recovering)
+                    self.holdings.serving = True
+                    self.fault = ""
+                    self._changed()
+                case _Fault(words):
+                    self.fault = words
+                case (str() as binding, BindingReport() as report):
+                    self.holdings.report(binding, report)
+
+    # --------------------------------------------------------------------------------- the thread's side
+
+    def _work(self, make: Callable[[], "Executor"]) -> None:
+        try:
+            executor = make()
+            self._say(*_begin(executor))
+        except Exception as error:  # noqa: BLE001 - whatever it is: no claims are served, and that is said
+            self._say(_Fault(f"no claims are served: {error}"))
+            return
+        finally:
+            self._ready.set()
+        try:
+            while (job := self._next(executor)) is not None:
+                self._say(*job(executor))
+        finally:
+            executor.journal.close()
+
+    def _next(self, executor: "Executor") -> Callable[["Executor"], Iterator[Any]] | None:
+        """The next job; meanwhile what is under way goes on."""
+        while True:
+            try:
+                wait = executor.advance()
+                self._say(*(_told(executor, report) for report in executor.news()), _Fault(""))
+            except Exception as error:  # noqa: BLE001 - a bug must not end the thread: releases would hang
+                self._say(_Fault(f"internal error: claims: {error!r}; please report it"))
+                wait = AGAIN_S
+            with contextlib.suppress(queue.Empty):
+                return self._inbox.get(timeout=IDLE_S if wait is None else wait)
+
+    def _say(self, *news: Any) -> None:
+        self._outbox.extend(news)
+        os.eventfd_write(self._event, 1)
+
+
+def _begin(executor: "Executor") -> Iterator[Any]:
+    """What is in the journal at the start."""
+    for report in executor.reports():
+        yield _told(executor, report)
+    void = [entry for entry in executor.entries.values() if entry.void]
+    needed = frozenset(chosen.reporter for entry in void for chosen in entry.order.binding.instances)
+    yield _Began(executor.recovering, needed, bool(void))
+
+
+def _prepare(executor: "Executor", order: BindingPrepare, instances: InstanceMap) -> Iterator[Any]:
+    from xce.prepare.entry import ended  # noqa: PLC0415 - only where claims are served
+    from xce.prepare.execute import Refused  # noqa: PLC0415
+    from xce.prepare.journal import NotRecorded  # noqa: PLC0415
+
+    binding = order.binding
+    try:
+        report = executor.prepare(
+            op_id=order.op_id, epoch=order.epoch, binding=binding, claim=order.claim, instances=instances
+        )
+    except (Refused, NotRecorded) as error:
+        if binding.id in executor.entries:
+            return
+        if (stone := executor.journal.tombstone(binding.id)) is not None:
+            yield _told(executor, ended(binding.id, stone))
+            return
+        note = str(error)
+        yield binding.id, BindingReport(state=BindingState.PENDING, epoch=order.epoch, note=note)
+        return
+    yield _told(executor, report)
+
+
+def _release(executor: "Executor", order: BindingRelease) -> Iterator[Any]:
+    from xce.prepare.execute import Refused  # noqa: PLC0415
+    from xce.prepare.journal import NotRecorded  # noqa: PLC0415
+
+    # What cannot be recorded, or is of an older reign, changes nothing; the broker gives it again.
+    with contextlib.suppress(Refused, NotRecorded):
+        yield _told(executor, executor.release(op_id=order.op_id, epoch=order.epoch, binding=order.binding))
+
+
+def _settle(executor: "Executor", known: list[Known], instances: InstanceMap) -> Iterator[Any]:
+    from xce.prepare.journal import NotRecorded  # noqa: PLC0415
+
+    try:
+        for report in executor.settle(known, instances):
+            yield _told(executor, report)
+    except NotRecorded as error:
+        yield _Fault(str(error))
+        yield _Began(executor.recovering, frozenset(), void=False)
+
+
+def _resume(executor: "Executor", instances: InstanceMap) -> Iterator[Any]:
+    executor.resume(instances)
+    yield from (_told(executor, report) for report in executor.news())
+
+
+def _told(executor: "Executor", report: "Report") -> tuple[str, BindingReport]:
+    """A report as the broker reads it."""
+    entry = executor.entries.get(report.binding)
+    void = entry is not None and entry.void  # what was done is gone; it waits to be planned anew
+    return report.binding, BindingReport(
+        state=BindingState.PREPARING if void else report.state,
+        epoch=report.epoch,
+        reason="the host was started anew" if void else report.reason,
+        evidence=report.evidence,
+        ports=report.ports,
+        conditions=[condition.value for condition in report.conditions],
+        note=report.note,
+        instances=entry.order.binding.instances if entry is not None else [],
+        quarantine=report.quarantine,
+    )
+
+
+def executor_of(settings: Settings, state_directory: str, boot_id: str) -> Callable[[], "Executor"]:
+    """How the executor of this machine is made. Nothing of it is imported before."""
+
+    def make() -> "Executor":
+        from xce.prepare import local  # noqa: PLC0415 - a node without claims pays nothing for them
+        from xce.prepare.execute import Executor  # noqa: PLC0415
+        from xce.prepare.journal import Journal  # noqa: PLC0415
+
+        return Executor(Journal(state_directory), local.node(settings), boot_id)
+
+    return make

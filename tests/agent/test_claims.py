@@ -1,0 +1,207 @@
+"""The agent's side of claims: a thread with the real executor and journal, and what the link says of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.linux.kernel import Kernel, make_group, make_kernel
+from tests.prepare.world import INSTANCES, USERS, settings_for
+from xce.agent.claims import Claims
+from xce.linux.cgroup import Cgroup
+from xce.model import message as m
+from xce.model.claim import Ask, Binding, BindingState, Chosen, Claim, Consumer, holdings_digest
+from xce.model.instance import Inventory
+from xce.prepare import local
+from xce.prepare.execute import Executor
+from xce.prepare.journal import Journal
+
+kernel = pytest.fixture(make_kernel, name="kernel")
+group = pytest.fixture(make_group, name="group")
+READY, RELEASED = BindingState.READY, BindingState.RELEASED
+CARDS = Inventory(reporter="cards", generation=1, complete=True, instances=list(INSTANCES.values()))
+
+
+class Node:
+    """One node and its broker's words; `again` is a restart of the agent on the same machine."""
+
+    def __init__(self, kernel: Kernel, place: Path, group: Cgroup) -> None:
+        self.kernel, self.place, self.group, self.boot = kernel, place, group, "boot-1"
+        self.inventory: Inventory | None = CARDS
+        self.hellos = 0
+        for name in ("data", "shared", "state"):
+            (place / name).mkdir(exist_ok=True)
+        self.claims = self.begin()
+
+    def make(self) -> Executor:
+        settings = settings_for(self.place, self.group)
+        node = local.node(settings, namespace="self", find_user=USERS.get)
+        return Executor(Journal(str(self.place / "state")), node, self.boot)
+
+    def begin(self) -> Claims:
+        def changed() -> None:
+            self.hellos += 1
+
+        return Claims(self.kernel.loop, self.make, lambda _reporter: self.inventory, changed)
+
+    def again(self) -> None:
+        self.end()
+        self.claims = self.begin()
+
+    def end(self) -> None:
+        assert self.claims.close(10)
+
+    def welcome(self, *, full: bool) -> None:
+        self.claims.holdings.welcomed(full=full)
+
+    def prepare(self, name: str, card: str = "full", *, epoch: int = 1) -> m.BindingPrepare:
+        chosen = [Chosen(id=f"card-{card}", reporter="cards", generation=1, kind="card")]
+        binding = Binding(
+            id=name,
+            claim="c",
+            host="here",
+            consumer=Consumer(name=name, user="alice"),
+            instances=chosen,
+        )
+        claim = Claim(id="c", owner="alice", ask=Ask(environment={"A": "b"}))
+        return m.BindingPrepare(epoch=epoch, op_id=f"op-{name}", binding=binding, claim=claim)
+
+    def release(self, name: str) -> None:
+        self.claims.ordered(m.BindingRelease(epoch=9, op_id=f"end-{name}", binding=name))
+
+    def until(self, name: str, state: BindingState) -> m.BindingReport:
+        def there() -> bool:
+            self.claims.turn()
+            report = self.claims.holdings.reports.get(name)
+            return report is not None and report.state is state
+
+        self.kernel.until(there)
+        return self.claims.holdings.reports[name]
+
+    def standing(self, **bindings: str) -> None:
+        self.claims.holdings.heard(m.BindingStanding(bindings=bindings))
+
+
+@pytest.fixture(name="node")
+def make_node(kernel: Kernel, tmp_path: Path, group: Cgroup) -> Iterator[Node]:
+    node = Node(kernel, tmp_path, group)
+    yield node
+    for name, report in list(node.claims.holdings.reports.items()):
+        if report.state not in {RELEASED, BindingState.FAILED, BindingState.PENDING}:
+            node.release(name)
+            node.until(name, RELEASED)
+    node.end()
+
+
+def said(node: Node) -> dict[str, Any]:
+    news = node.claims.holdings.take()
+    return {name: one.state.value for name, one in news.reports.items()} if news else {}
+
+
+def test_an_order_is_carried_out_in_the_thread_and_told_until_it_was_heard(node: Node) -> None:
+    node.claims.ordered(node.prepare("b1"))
+    report = node.until("b1", READY)
+    assert report.evidence
+    assert [one.id for one in report.instances] == ["card-full"]
+    assert said(node) == {"b1": "ready"}
+    assert said(node) == {}
+    node.claims.holdings.again()
+    assert said(node) == {"b1": "ready"}, "with the next heartbeat, as nobody has heard it"
+    node.standing(b1="ready")
+    node.claims.holdings.again()
+    assert said(node) == {}
+    node.release("b1")
+    node.until("b1", RELEASED)
+    assert said(node) == {"b1": "released"}
+    node.standing(b1="released")
+    assert node.claims.holdings.reports == {}
+
+
+def test_the_same_order_again_is_answered_again_and_a_late_one_says_that_it_has_ended(node: Node) -> None:
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.standing(b1="ready")
+    node.claims.ordered(node.prepare("b1"))
+    node.kernel.until(node.claims.holdings.pending)
+    assert said(node) == {"b1": "ready"}
+    node.release("b1")
+    node.until("b1", RELEASED)
+    node.standing(b1="released")
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", RELEASED)
+
+
+def test_a_release_of_what_was_never_here_is_answered(node: Node) -> None:
+    node.release("b9")
+    assert node.until("b9", RELEASED).reason == "it was never here"
+
+
+def test_an_order_for_an_inventory_that_nobody_has_found_yet_waits_and_says_so(node: Node) -> None:
+    node.inventory = None
+    node.claims.ordered(node.prepare("b1"))
+    report = node.until("b1", BindingState.PENDING)
+    assert report.note == "this node has no inventory of cards yet"
+    assert node.claims.holdings.digest() == holdings_digest([]), "it has not begun"
+    node.standing(b1="pending")
+    node.inventory = CARDS
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+
+
+def test_an_order_that_is_refused_says_why_and_may_come_again(node: Node) -> None:
+    node.claims.ordered(node.prepare("b1", epoch=7))
+    node.until("b1", READY)
+    node.claims.ordered(node.prepare("b2", "zero", epoch=6))
+    assert "order of epoch 6 is stale" in node.until("b2", BindingState.PENDING).note
+    node.claims.ordered(node.prepare("b3", "full", epoch=7))
+    assert "card-full is held by binding b1" in node.until("b3", BindingState.PENDING).note
+
+
+def test_an_agent_that_starts_again_says_the_digest_of_what_it_has_before_its_first_hello(node: Node) -> None:
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.again()
+    assert node.claims.holdings.digest() == holdings_digest([("b1", READY)])
+    assert node.hellos == 2
+
+
+def test_after_a_reboot_bindings_wait_for_the_inventory_and_are_made_again(node: Node) -> None:
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.end()
+    node.boot, node.inventory = "boot-2", None
+    node.claims = node.begin()
+    report = node.claims.holdings.reports["b1"]
+    assert (report.state, report.reason) == (BindingState.PREPARING, "the host was started anew")
+    node.kernel.during(0.1)
+    node.claims.turn()
+    assert node.claims.holdings.digest() == holdings_digest([("b1", BindingState.PREPARING)])
+    node.inventory = CARDS
+    node.until("b1", READY)
+
+
+def test_a_node_whose_journal_is_damaged_asks_the_broker_what_it_has(node: Node) -> None:
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.end()
+    (node.place / "state" / "claims.sqlite").write_bytes(b"")
+    node.claims = node.begin()
+    assert node.claims.holdings.digest() == "unknown", "the broker asks for everything"
+    node.welcome(full=True)
+    node.claims.turn()
+    node.claims.ordered(node.prepare("b1"))
+    assert "b1" not in node.claims.holdings.reports, "not before all is known"
+    node.standing()
+    node.until("b1", READY)
+    assert node.claims.holdings.digest() == holdings_digest([("b1", READY)])
+
+
+def test_a_machine_that_cannot_serve_claims_says_why_and_takes_no_orders(kernel: Kernel) -> None:
+    def make() -> Executor:
+        raise OSError("no control groups of version 2 are mounted here")
+
+    claims = Claims(kernel.loop, make, lambda _reporter: None, lambda: None)
+    assert claims.fault == "no claims are served: no control groups of version 2 are mounted here"
+    assert claims.holdings.digest() is None
+    claims.close(5)

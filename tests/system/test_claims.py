@@ -1,0 +1,208 @@
+"""Claims with everything real: broker, agents, their links, the kernel's cgroups and device filter."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.system.harness import AgentProgram, Site
+from xce.broker.client import Client
+from xce.linux.cgroup import Cgroup
+from xce.model import message as m
+from xce.model.claim import Ask, BindingState, Claim, Consumer, InstanceAsk, PortsAsk
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and device filters need root"),
+]
+
+INVENTORY = {
+    "xce": 1,
+    "instances": [
+        {"id": f"card-{name}", "kind": "card", "attributes": {"device_files": [f"/dev/{name}"]}}
+        for name in ("full", "zero")
+    ],
+}
+CARDS = f"#!/bin/sh\necho '{json.dumps(INVENTORY)}'\n"
+OPEN = """
+import sys
+for path in sys.argv[1:]:
+    try:
+        open(path, "rb").close()
+        print("open")
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+def node(site: Site, name: str) -> AgentProgram:
+    """An agent that takes claims, with two cards."""
+    agent = site.agent(name)
+    jobs = Cgroup(f"{site.cgroup_of(agent.folder.name)}-jobs")
+    jobs.create()
+    agent.settings["claims"] = {
+        "enabled": True,
+        "directory": str(agent.folder / "claims"),
+        "cgroup": jobs.path,
+        "cdi_directory": "",
+        "check_s": 0.1,
+        "profiles": {
+            "default": {
+                "devices": ["c *:* m", "b *:* m", "c 1:3 rwm", "c 1:8 rwm", "c 1:9 rwm"],
+                "device_paths": ["/dev/full", "/dev/zero"],
+                "daemons": ["python", "python3", "pytest", Path(sys.executable).name],
+                "grace_s": 0.3,
+            }
+        },
+    }
+    agent.script("cards", CARDS)
+    return agent
+
+
+def until_there(site: Site, *names: str) -> None:
+    def there() -> bool:
+        seen = site.snapshot().locations
+        return all(
+            seen[f"host:{name}"].state == "available" and seen[f"host:{name}"].inventories for name in names
+        )
+
+    site.until(there)
+
+
+def place(client: Client, claim: str, host: str, card: str, consumer: str) -> m.Place:
+    ref = client.snapshot([f"host:{host}"]).locations[f"host:{host}"].inventories["cards"]
+    pick = m.Pick(id=card, reporter="cards", generation=ref.generation)
+    return m.Place(claim=claim, host=host, consumer=Consumer(name=consumer), instances=[pick])
+
+
+def ready(client: Client, *places: m.Place) -> list[str]:
+    """Bind, and wait until all are ready."""
+    made = client.ask(m.ClaimBind(id="", places=list(places))).made
+    views = client.wait_bindings(made, timeout=30)
+    assert {one.binding.state for one in views.values()} == {BindingState.READY}, views
+    return made
+
+
+def ended(site: Site, client: Client, *bindings: str) -> None:
+    def over() -> bool:
+        found = client.ask(m.ClaimsRequest(id="")).bindings
+        return all(
+            name not in found or found[name].binding.state is BindingState.RELEASED for name in bindings
+        )
+
+    site.until(over)
+
+
+def run_in(agent: AgentProgram, consumer: str, *paths: str) -> list[str]:
+    """What a process in the consumer's cgroup gets when it opens these."""
+    group = f"{agent.settings['claims']['cgroup']}/xce-{consumer}"
+    enter = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} -c '{OPEN}' {' '.join(paths)}"
+    done = subprocess.run(["/bin/sh", "-c", enter], capture_output=True, text=True, check=True, timeout=30)
+    return done.stdout.split("\n")[:-1]
+
+
+def bindings_of(agent: AgentProgram) -> dict[str, Any]:
+    return {one["binding"]: one for one in agent.status().get("bindings", [])}
+
+
+ASK = Ask(
+    instances=[InstanceAsk(kind="card")],
+    ports=[PortsAsk(name="http", count=2)],
+    environment={"GREETING": "hello"},
+)
+
+
+def test_a_claim_is_made_true_on_the_node_and_taken_back(site: Site) -> None:
+    """READY means that the job can open its device and no other; RELEASED, that nothing is left."""
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="job-7", ask=ASK)))
+        (binding,) = ready(client, place(client, "job-7", "node1", "card-full", "7"))
+        view = client.ask(m.ClaimsRequest(id="", claim="job-7")).bindings[binding]
+        assert len(view.binding.ports["http"]) == 2
+        assert view.binding.evidence
+        assert run_in(agent, "7", "/dev/full", "/dev/zero", "/dev/null") == [
+            "open",
+            "Operation not permitted",
+            "open",
+        ]
+        assert bindings_of(agent)[binding]["standing"] == "ready"
+        client.ask(m.ClaimRelease(id="", claim="job-7"))
+        ended(site, client, binding)
+    assert not os.path.exists(f"{agent.settings['claims']['cgroup']}/xce-7")
+    site.until(lambda: bindings_of(agent) == {})
+
+
+def test_an_agent_that_is_killed_adopts_what_is_there_and_prepares_nothing_twice(site: Site) -> None:
+    """The job runs on while the agent is away; so does its filter; the controller sees it back in seconds."""
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
+        (binding,) = ready(client, place(client, "job", "node1", "card-full", "j"))
+        before = client.ask(m.ClaimsRequest(id="")).bindings[binding].binding
+        agent.kill()
+        assert run_in(agent, "j", "/dev/full", "/dev/zero") == ["open", "Operation not permitted"]
+        agent.start()
+        site.until(lambda: bindings_of(agent).get(binding, {}).get("state") == "ready")
+        until_there(site, "node1")
+        after = client.ask(m.ClaimsRequest(id="")).bindings[binding]
+        assert (after.binding, after.conditions) == (before, []), "no fact was needed"
+        agent.kill()
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        agent.start()
+        ended(site, client, binding)
+
+
+def test_two_nodes_one_gang_ready_at_once_and_gone_together(site: Site) -> None:
+    agents = [node(site, name) for name in ("node1", "node2")]
+    site.broker.start()
+    for agent in agents:
+        agent.start()
+    until_there(site, "node1", "node2")
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="train", ask=ASK)))
+        made = ready(client, *(place(client, "train", name, "card-zero", "t") for name in ("node1", "node2")))
+        revisions = {one.binding.revision for one in client.ask(m.ClaimsRequest(id="")).bindings.values()}
+        assert len(revisions) == 1, "one fact made both ready"
+        for agent in agents:
+            assert run_in(agent, "t", "/dev/zero", "/dev/full") == ["open", "Operation not permitted"]
+        client.ask(m.ClaimRelease(id="", claim="train"))
+        ended(site, client, *made)
+        bad = msgspec.structs.replace(ASK, profile="none")
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="bad", ask=bad)))
+        places = [place(client, "bad", name, "card-zero", "b") for name in ("node1", "node2")]
+        made = client.ask(m.ClaimBind(id="", places=places)).made
+        views = client.wait_bindings(made, timeout=30)
+        assert any("no profile 'none'" in one.binding.reason for one in views.values())
+
+
+def test_a_broker_that_is_killed_while_nodes_work_finds_everything_as_it_is(site: Site) -> None:
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
+        order = m.ClaimBind(id="once", places=[place(client, "job", "node1", "card-full", "j")])
+        first = client.ask(order)
+        site.broker.kill()
+        time.sleep(0.3)
+        site.broker.start()
+        assert site.until(lambda: client.ask(order)) == first
+        (binding,) = first.made
+        assert client.wait_bindings([binding], timeout=30)[binding].binding.state is BindingState.READY
+        assert list(bindings_of(agent)) == [binding]
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        ended(site, client, binding)
