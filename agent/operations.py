@@ -2,7 +2,8 @@
 
 `status` the status document · `watch` it again at every change · `explain` one resource, with what the broker
 holds of it · `reset` a reporter · `rekey`: connect anew, with the key that lies in its file now · `inventory`
-all instances that discovery tells of · `inventory-clear` one of them, with a reason.
+all instances that discovery tells of · `inventory-clear` one of them, with a reason · `discovery-release` the
+vendor's library, until `discovery-resume`.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,6 +46,8 @@ class Operations:
             "inventory": Operation(self._inventory),
             "inventory-clear": Operation(self._clear, changes=True),
             "rekey": Operation(self._rekey, changes=True),
+            "discovery-release": Operation(self._release, changes=True),
+            "discovery-resume": Operation(self._resume, changes=True),
         }
 
     def deliver(self, answer: Mine | Failed) -> None:
@@ -112,6 +115,21 @@ class Operations:
         daemon = self._daemon
         reply({"welcomes": daemon.core.welcomes})
         daemon.link.redirect(daemon.settings.broker)
+
+    def _release(self, _request: Request, reply: Reply) -> None:
+        crew = self._daemon.crew
+        if crew is None or crew.discovery is None:
+            reply({"error": "cannot release: there is no discovery here"})
+            return
+        crew.discovery.release(
+            lambda why: reply({"error": f"cannot release: {why}"} if why else {"released": True})
+        )
+
+    def _resume(self, _request: Request, reply: Reply) -> None:
+        crew = self._daemon.crew
+        if crew is not None and crew.discovery is not None:
+            crew.discovery.resume()
+        reply({"released": False})
 
     def _explain(self, request: Request, reply: Reply) -> None:
         daemon, name = self._daemon, str(request.get("resource", ""))

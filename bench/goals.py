@@ -58,6 +58,9 @@ _TABLE = (
     _at_most("G19", "broker start with 100,000 facts and 10,000 hosts until it answers", 1.5, 0.5, "s"),
     _at_most("G20", "agent's resident memory, against node_exporter", 1.5, 1.0),
     _at_most("G20.size", "agent's resident memory", 30, 20, "MB"),
+    _at_most(
+        "G20.node", "agent with all its children, resident, on a node without accelerators", 30, 20, "MB"
+    ),
     _at_most("G20.anon", "agent's anonymous memory, against node_exporter", math.inf, 1.5),
     _at_most("G21", "agent's CPU at rest, against node_exporter scraped each 10 s", 1.0, 0.4),
     _at_most("G22", "agent and ten sh reporters each 10 s, against collectd exec", 1.0, 0.4),

@@ -55,6 +55,15 @@ def memory_kb(pid: int, field: str = "VmRSS") -> int:
     raise ValueError(f"cannot find {field} in /proc/{pid}/status")
 
 
+def tree_memory_kb(pid: int) -> int:
+    """Resident memory of a process and of all its live children, in kB."""
+    try:
+        own = memory_kb(pid)
+    except (OSError, ValueError):  # it has just ended
+        return 0
+    return own + sum(tree_memory_kb(child) for child in children(pid))
+
+
 def wait_until_quiet(limit_s: float) -> float:
     """Wait until all CPUs together are nearly idle for some seconds; returns the share that was busy last.
 

@@ -69,6 +69,8 @@ class HostRow(msgspec.Struct, frozen=True, kw_only=True):
     trouble: dict[str, str]
     """Reporter to what is wrong with it."""
     about: dict[str, str]
+    instances: dict[str, tuple[int, int]]
+    """Of each kind: how many are available, and how many there are."""
 
     @property
     def is_problem(self) -> bool:
@@ -135,9 +137,19 @@ def host_rows(mirror: Mirror) -> list[HostRow]:
                 reporters={name: state.state for name, state in view.reporters.items()},
                 trouble={name: text for name, state in view.reporters.items() if (text := trouble_of(state))},
                 about=view.about,
+                instances=_instances(view),
             )
         )
     return sorted(rows, key=lambda row: natural(row.host))
+
+
+def _instances(view: LocationView) -> dict[str, tuple[int, int]]:
+    counts: dict[str, tuple[int, int]] = {}
+    for ref in view.inventories.values():
+        for kind, (available, every) in ref.kinds.items():
+            known = counts.get(kind, (0, 0))
+            counts[kind] = known[0] + available, known[1] + every
+    return dict(sorted(counts.items()))
 
 
 def pool_rows(mirror: Mirror) -> list[PoolRow]:

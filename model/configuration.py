@@ -134,6 +134,24 @@ class PortRange(_File, frozen=True, kw_only=True):
     """Highest port of it."""
 
 
+class Probation(_File, frozen=True, kw_only=True):
+    """How an instance that was ill comes back."""
+
+    probation: list[Annotated[float, msgspec.Meta(ge=0)]] = msgspec.field(
+        default_factory=lambda: [0.0, 600.0, 3600.0, 21600.0]
+    )
+    """Seconds without a fault, by how often it fell: the first time at once; the last number holds for all
+    others."""
+    event_probation: Annotated[float, msgspec.Meta(ge=0)] = 600
+    """The least after an XID."""
+    settle: Annotated[float, msgspec.Meta(ge=0)] = 60
+    """For so long after an XID the driver's word that nothing is needed is not believed."""
+    memory: Seconds = 86400
+    """After so long without a fault its falls are forgotten."""
+    falls: Positive = 5
+    """One more within `memory`, and only an admin brings it back."""
+
+
 class Discovery(_File, frozen=True, kw_only=True):
     """`discovery:` of agent.yaml. How it runs: docs/discovery.md."""
 
@@ -174,6 +192,8 @@ class Discovery(_File, frozen=True, kw_only=True):
     """XIDs that take a GPU out, against docs/xids.md."""
     xids_noted: list[int] = []
     """XIDs that are only noted, against docs/xids.md."""
+    health: Probation = Probation()
+    """How an instance that was ill comes back."""
     expected: list[Expected] = []
     """What the host should have; a mismatch holds it until it fits again."""
     ports: list[PortRange] = []

@@ -97,6 +97,8 @@ class InventoryRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     complete: bool
     count: Count
     digest: str
+    kinds: dict[str, tuple[Count, Count]] = {}
+    """How many of each kind are available, and how many there are."""
 
 
 def reference(inventory: Inventory) -> InventoryRef:
@@ -107,4 +109,13 @@ def reference(inventory: Inventory) -> InventoryRef:
         complete=inventory.complete,
         count=len(ordered),
         digest=digest_of([msgspec.to_builtins(instance) for instance in ordered]),
+        kinds=_kinds(ordered),
     )
+
+
+def _kinds(instances: list[Instance]) -> dict[str, tuple[Count, Count]]:
+    counts: dict[str, tuple[int, int]] = {}
+    for one in instances:
+        available, every = counts.get(one.kind, (0, 0))
+        counts[one.kind] = available + (one.health is Health.AVAILABLE), every + 1
+    return dict(sorted(counts.items()))

@@ -15,6 +15,7 @@ COMMANDS = (
     "status",
     "inventory",
     "topology",
+    "discovery",
     "reporter",
     "explain",
     "doctor",

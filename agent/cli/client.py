@@ -19,14 +19,15 @@ class NotRunning(Exception):
     """No agent answers; the message says what to do."""
 
 
-def ask(path: str, **request: Any) -> dict[str, Any]:
+def ask(path: str, *, within_s: float = TIMEOUT_S, **request: Any) -> dict[str, Any]:
     """One question, one answer. Raises `AgentError`, `NotRunning`."""
-    return next(follow(path, **request))
+    return next(follow(path, within_s=within_s, **request))
 
 
-def follow(path: str, **request: Any) -> Iterator[dict[str, Any]]:
+def follow(path: str, *, within_s: float = TIMEOUT_S, **request: Any) -> Iterator[dict[str, Any]]:
     """One question, answers until the agent ends. Raises `AgentError`, `NotRunning`."""
     with _connect(path) as connection, connection.makefile("rwb") as file:
+        connection.settimeout(within_s)
         try:
             file.write(json.dumps(request).encode() + b"\n")
             file.flush()
@@ -36,7 +37,7 @@ def follow(path: str, **request: Any) -> Iterator[dict[str, Any]]:
                     raise AgentError(str(answer["error"]))
                 yield answer
         except TimeoutError:
-            raise NotRunning(f"the agent at {path} did not answer within {TIMEOUT_S:g} s") from None
+            raise NotRunning(f"the agent at {path} did not answer within {within_s:g} s") from None
         except (OSError, ValueError) as error:
             raise NotRunning(f"the agent at {path} broke off: {error}") from None
     raise NotRunning(f"the agent at {path} ended")

@@ -17,6 +17,7 @@ from xce.agent.discovery.store import Store
 from xce.agent.discovery.wake import Wakeup
 from xce.agent.node import Node
 from xce.agent.probe.frame import Line
+from xce.agent.probe.health import Rules
 from xce.agent.probe.verdict import Verdict
 from xce.linux import proc
 from xce.linux.cgroup import Cgroup
@@ -34,6 +35,17 @@ GROUP = "probe"
 """Name of the probe's control group, beside those of reporters."""
 MODE = "probe"
 _QUIET = Verdict()
+_RELEASED = "the vendor's library is given up until: xce-agent discovery resume"
+
+
+def _rules(settings: configuration.Probation) -> Rules:
+    return Rules(
+        probation_s=tuple(settings.probation) or (0.0,),
+        event_probation_s=settings.event_probation,
+        settle_s=settings.settle,
+        memory_s=settings.memory,
+        falls=settings.falls,
+    )
 
 
 def _wall() -> str:
@@ -63,6 +75,7 @@ class Discovery:
         self._store = Store(state_directory)
         self._memory, self.damage = self._store.read()
         self._suspect = bool(self.damage)
+        self._rules = _rules(settings.health)
         self._line: Line | None = None
         self._unheard: dict[str, str] = {}
         """Sources that have not been read for too long, each with the reason."""
@@ -102,6 +115,16 @@ class Discovery:
         memory = keep.cleared(self._memory, id_, verdict, who=who, why=why, moment=self._moment())
         self._remember(memory)
         self._settle()
+        self.changed()
+
+    def release(self, done: Callable[[str], object]) -> None:
+        """Have nothing of the vendor's library open until `resume`; `done` as in `Prober.release`."""
+        self.prober.release(done)
+        self.changed()
+
+    def resume(self) -> None:
+        """The library may be asked again."""
+        self.prober.resume()
         self.changed()
 
     # ------------------------------------------------------------------------------- from the prober
@@ -197,6 +220,7 @@ class Discovery:
             self._moment(),
             forget=lambda kind: expect.forgettable(self.settings.expected, kind),
             suspect=self._suspect,
+            rules=self._rules,
         )
         self._remember(memory)
         self._publish()
@@ -207,7 +231,7 @@ class Discovery:
             self._store.write(memory)
 
     def _publish(self) -> None:
-        complete = self._memory.complete and not (self.damage and self._line is None)
+        complete = self._memory.complete or not self.settings.enabled
         if self._node.stock(DISCOVERY, Found(self.instances(), complete)):
             self._keep_generations()
 
@@ -231,6 +255,8 @@ class Discovery:
         found = list(self._line.conditions) if self._line else []
         for source, why in self._line.blind.items() if self._line else ():
             found.append(ReportedCondition(name=f"{source}_unread", reason=f"{source}: {why}"))
+        if self.prober.released:
+            found.append(ReportedCondition(name="released", reason=_RELEASED))
         if self.settings.enabled and (self._line is not None or self._memory.instances):
             found += expect.conditions(self.settings.expected, self._memory.instances.values())
         return found + ports.conditions(self.settings.ports, self.settings.root)

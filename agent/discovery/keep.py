@@ -14,7 +14,7 @@ import msgspec
 
 from xce.agent.probe import health
 from xce.agent.probe.frame import NVIDIA, Line, source
-from xce.agent.probe.health import Record, Shown
+from xce.agent.probe.health import Record, Rules, Shown
 from xce.agent.probe.verdict import Fault, Verdict
 from xce.model.instance import NOTES, Health, Instance
 
@@ -39,7 +39,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As they were last published."""
     records: dict[str, Record] = {}
     """Of those that have had anything to do with health."""
-    complete: bool = True
+    complete: bool = False
     """Whether what is missing was known to be gone."""
 
 
@@ -62,13 +62,15 @@ def after(
     *,
     forget: Callable[[str], bool] = lambda _: False,
     suspect: bool = False,
+    rules: Rules = health.RULES,
 ) -> Memory:
     """What is known after a reading. `forget(kind)`: what is removed may go. `suspect`: the memory was lost,
     so whoever is met for the first time may be an old offender.
     """
     told = _found(memory.instances, line)
     _missing(memory.instances, line, told, forget)
-    return _judged(memory, told, moment, complete=line.complete, suspect=suspect)
+    complete = memory.complete if line.pending else line.complete
+    return _judged(memory, told, moment, complete=complete, suspect=suspect, rules=rules)
 
 
 def blinded(memory: Memory, blind: Mapping[str, str], moment: Moment) -> Memory:
@@ -77,7 +79,7 @@ def blinded(memory: Memory, blind: Mapping[str, str], moment: Moment) -> Memory:
         id_: (one, _unread(blind[source(one)]) if source(one) in blind else None)
         for id_, one in memory.instances.items()
     }
-    return _judged(memory, told, moment, complete=False, suspect=False)
+    return _judged(memory, told, moment, complete=False)
 
 
 def cleared(memory: Memory, id_: str, verdict: Verdict, *, who: str, why: str, moment: Moment) -> Memory:
@@ -217,7 +219,13 @@ def _unread(why: str) -> Verdict:
 
 
 def _judged(
-    memory: Memory, told: Mapping[str, Told], moment: Moment, *, complete: bool, suspect: bool
+    memory: Memory,
+    told: Mapping[str, Told],
+    moment: Moment,
+    *,
+    complete: bool,
+    suspect: bool = False,
+    rules: Rules = health.RULES,
 ) -> Memory:
     """All as they are published, with what is remembered of their health."""
     instances: dict[str, Instance] = {}
@@ -228,7 +236,9 @@ def _judged(
         if verdict is not None:
             if record is None:
                 record = _suspected(moment) if suspect else Record()
-            record = health.step(record, verdict, now=moment.now, wall=moment.wall, boot=moment.boot)
+            record = health.step(
+                record, verdict, now=moment.now, wall=moment.wall, boot=moment.boot, rules=rules
+            )
             faults[one.id] = shown = health.shown(record, verdict)
             seen = _with(one, shown)
         elif one is before:

@@ -16,7 +16,7 @@ from bench.figures import Cell, Result, figure, ratio
 from bench.suite import Lines, Options, without_verdict
 from xce.model.resource import Kind, ResourceType
 
-GOALS = ("G20", "G20.size", "G20.anon", "G21", "G22")
+GOALS = ("G20", "G20.size", "G20.node", "G20.anon", "G21", "G22")
 _SCRIPTS = 10
 _EACH_S = 10
 _SCRIPT = """#!/bin/sh
@@ -84,7 +84,7 @@ def _start(
 
 
 def _measure(options: Options, programs: dict[str, Child], exporter: nodepeers.Exporter | None) -> Lines:
-    resident, anonymous, own, tree = Readings(), Readings(), Readings(), Readings()
+    resident, anonymous, whole, own, tree = (Readings() for _ in range(5))
     for window in range(options.repetitions):
         before = {
             name: (machine.cpu_ns(child.pid), machine.tree_cpu_s(child.pid))
@@ -101,6 +101,7 @@ def _measure(options: Options, programs: dict[str, Child], exporter: nodepeers.E
             values = {
                 "resident_mb": resident.add(name, machine.memory_kb(child.pid) / 1024),
                 "anonymous_mb": anonymous.add(name, machine.memory_kb(child.pid, "RssAnon") / 1024),
+                "whole_mb": whole.add(name, machine.tree_memory_kb(child.pid) / 1024),
                 "own_ms_min": own.add(
                     name, (machine.cpu_ns(child.pid) - before[name][0]) / 1e6 * 60 / length
                 ),
@@ -112,6 +113,8 @@ def _measure(options: Options, programs: dict[str, Child], exporter: nodepeers.E
     yield _against("G20", resident, AGENT, EXPORTER, "MB")
     size = figure(resident[AGENT])
     yield Result(goal="G20.size", judged=size, measured=size, floor=figure(resident[BARE]), unit="MB")
+    together = figure(whole[AGENT])
+    yield Result(goal="G20.node", judged=together, measured=together, floor=figure(whole[BARE]), unit="MB")
     yield _against("G20.anon", anonymous, AGENT, EXPORTER, "MB")
     yield _against("G21", own, AGENT, EXPORTER, "ms/min")
     yield _against("G22", tree, BUSY, COLLECTD, "ms/min")

@@ -14,8 +14,9 @@ from xce.model.supply import HostState
 SUMMARY = COMMANDS["hosts"]
 ABOUT = """
 A host is usable when its state is `available` and it has no holds. Down is not drained: `lost` means that its
-agent is silent, `draining` that somebody wants it so. READINGS counts its values, and what is not a value by
-its presence. REPORTERS names those in trouble; `xce-agent status` on the host knows more.
+agent is silent, `draining` that somebody wants it so. INSTANCES counts its devices by kind and, where not all
+are available, says how many are. READINGS counts its values, and what is not a value by its presence.
+REPORTERS names those in trouble; `xce-agent status` on the host knows more.
 """
 
 
@@ -65,7 +66,17 @@ def _body(options: argparse.Namespace) -> int:
         output.json(rows)
     else:
         output.table(
-            ("HOST", "STATE", "CONDITIONS", "HOLDS", "SOURCE", "GROUPS", "READINGS", "REPORTERS"),
+            (
+                "HOST",
+                "STATE",
+                "CONDITIONS",
+                "HOLDS",
+                "SOURCE",
+                "GROUPS",
+                "INSTANCES",
+                "READINGS",
+                "REPORTERS",
+            ),
             [
                 (
                     row.host,
@@ -74,6 +85,7 @@ def _body(options: argparse.Namespace) -> int:
                     _holds(row),
                     row.source,
                     ",".join(row.groups),
+                    _instances(row.instances),
                     _readings(row.presences),
                     _reporters(row),
                 )
@@ -87,6 +99,14 @@ def _body(options: argparse.Namespace) -> int:
 def _holds(row: views.HostRow) -> str:
     drained = [f"drained ({row.drained})"] if row.drained else []
     return "; ".join([*drained, *([output.holds(row.holds)] if row.holds else [])])
+
+
+def _instances(counts: dict[str, tuple[int, int]]) -> str:
+    """`7/8 gpu, 2 nic`: of so many so many are available."""
+    return ", ".join(
+        f"{every} {kind}" if available == every else f"{available}/{every} {kind}"
+        for kind, (available, every) in counts.items()
+    )
 
 
 def _readings(presences: dict[str, int]) -> str:

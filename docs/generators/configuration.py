@@ -59,6 +59,7 @@ SECTIONS: tuple[tuple[str, type[Any]], ...] = (
     ("/etc/xce/agent.yaml", files.AgentFile),
     ("reporters: (agent.yaml, reporter.yaml)", files.AgentReporters),
     ("discovery: (agent.yaml)", files.Discovery),
+    ("health: (discovery)", files.Probation),
     ("expected: (discovery)", files.Expected),
     ("ports: (discovery)", files.PortRange),
     ("claims: (agent.yaml)", profile.Claims),

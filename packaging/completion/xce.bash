@@ -6,6 +6,7 @@ _xce() {
         xce-agent/status) words='--json --watch --socket --config' ;;
         xce-agent/inventory) words='--json --kind --record --anonymous --reason --help --from --here --groups --socket --config' ;;
         xce-agent/topology) words='--matrix --tree --json --svg --from --here --groups --socket --config' ;;
+        xce-agent/discovery) words='--socket --config' ;;
         xce-agent/reporter) words='list test lint explain reset record --help --json --socket --config --runs --for --external' ;;
         xce-agent/explain) words='--json --socket --config' ;;
         xce-agent/doctor) words='--json --config' ;;
@@ -37,7 +38,7 @@ _xce() {
     esac
     if ((COMP_CWORD == 1)); then
         case $program in
-            xce-agent) words='run status inventory topology reporter explain doctor join key removal --help' ;;
+            xce-agent) words='run status inventory topology discovery reporter explain doctor join key removal --help' ;;
             xce-reporter) words='run status replay simulate fleet --help' ;;
             xce-broker) words='run status hosts host drain hold supply types pools pool claim quarantine watch snapshot key token --help' ;;
         esac

@@ -1,7 +1,7 @@
 """The probe's life, with real processes: what hangs, crashes, or grows costs only itself."""
 
 import gc
-import os
+import sys
 import time
 import tracemalloc
 from collections.abc import Mapping
@@ -167,14 +167,14 @@ def test_after_many_new_processes_the_pauses_grow(case: Case) -> None:
 
 def test_an_old_one_and_a_large_one_are_started_anew_in_peace(case: Case) -> None:
     text = f"echo '{LINE}'; sleep 0.3; echo '{{}}'; {ORDERS}"
-    prober = case.begin(text, recycle_age=0.2)
+    prober = case.begin(text, recycle_age=0.2, grace=15)
     case.kernel.until(lambda: case.starts == 2)
     assert (prober.failures, prober.last_exit) == (0, "exit status 0")
     case.stop()
     large = Case(case.kernel, case.folder / "large")
     large.folder.mkdir()
     grow = "import os, sys; x = bytearray(40 << 20); os.write(1, b'{}\\n'); os.read(3, 1)"
-    prober = large.begin(f'exec {os.sys.executable} -c "{grow}"', recycle_memory_mb=32)  # type: ignore[attr-defined]
+    prober = large.begin(f'exec {sys.executable} -c "{grow}"', recycle_memory_mb=32, grace=15)
     large.kernel.until(lambda: large.starts == 2)
     assert (prober.failures, prober.last_exit) == (0, "exit status 0")
 
@@ -185,7 +185,7 @@ def test_one_that_grows_without_a_word_is_ended_by_the_kernel(case: Case, group:
     group.enable({"memory", "pids"})
     child = group.child("probe")
     grow = "x = bytearray(400 << 20)"
-    text = f'echo 0 > {child.path}/cgroup.procs; exec {os.sys.executable} -c "{grow}"'  # type: ignore[attr-defined]
+    text = f'echo 0 > {child.path}/cgroup.procs; exec {sys.executable} -c "{grow}"'
     prober = case.begin(text, group=child, recycle_memory_mb=32)
     case.kernel.until(lambda: prober.failures == 1)
     assert "SIGKILL" in prober.cause
