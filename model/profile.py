@@ -70,28 +70,11 @@ class SharedVolume(_Section, frozen=True, kw_only=True):
     """What a job that runs again finds."""
 
 
-class Backend(StrEnum):
-    """What keeps a scratch directory to its size."""
-
-    AUTO = "auto"
-    """The first of those below that works on its file system; memory never."""
-    PROJECT = "project"
-    """A project quota of XFS or ext4."""
-    LOOP = "loop"
-    """A file system in a file of that size."""
-    MEMORY = "memory"
-    """A tmpfs of that size."""
-
-
 class ScratchRoot(_Section, frozen=True, kw_only=True):
-    """Where scratch directories are made."""
+    """Where scratch directories are made. Each is gone when its claim is released."""
 
     path: str = ""
-    """A directory of this host; '' for memory."""
-    backend: Backend = Backend.AUTO
-    """What keeps each to its size."""
-    retention_s: float = 0
-    """How long they are kept after release."""
+    """A directory of this host, for file systems in files; '' for memory."""
 
 
 class ClaimPorts(_Section, frozen=True, kw_only=True):

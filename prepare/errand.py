@@ -11,11 +11,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from xce.linux import beneath, mountapi, mountinfo
+from xce.linux import beneath, loopdevice, mountapi, mountinfo, spawn
 from xce.prepare.step import Evidence
 
 LOOKED_AT = 20_000
 """Entries of a tree that are removed in one go."""
+_MKFS = "/sbin/mkfs.ext4"
 
 
 @contextlib.contextmanager
@@ -45,15 +46,47 @@ def bind(*, source: str, path: str, point: str, read_only: bool) -> Evidence:
         return _described(fd)
 
 
-def make(*, type: str, options: dict[str, Any], point: str) -> Evidence:  # noqa: A002 - the kernel's word
-    """Mount a new file system on `point`."""
+def make(*, type: str, options: dict[str, Any], point: str, mode: int = 0) -> Evidence:  # noqa: A002 - as it is
+    """Mount a new file system on `point`; its top directory gets `mode` unless that is 0."""
     attributes = mountapi.MOUNT_ATTR_NOSUID | mountapi.MOUNT_ATTR_NODEV
     with (
         opened(mountapi.make(type, options, attributes=attributes)) as tree,
         opened(beneath.open_root(point)) as target,
     ):
+        if mode:
+            os.chmod(f"/proc/self/fd/{tree}", mode)
         mountapi.attach(tree, target)
         return {}
+
+
+def loop(*, root: str, name: str, bytes: int, point: str, uid: int, gid: int, new: bool) -> Evidence:  # noqa: A002
+    """Mount an ext4 file system in the file `name` on `point`; `new`: an empty one. For a child: it waits."""
+    with opened(beneath.open_root(root)) as top:
+        how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        image = os.open(name, how | (os.O_TRUNC if new else 0), 0o600, dir_fd=top)
+    with opened(image):
+        if new:
+            os.posix_fallocate(image, 0, bytes)
+            _format(image, uid, gid)
+        path, device = loopdevice.attach(image)
+    with opened(device):
+        return make(type="ext4", options={"source": path}, point=point, mode=0o700 if new else 0)
+
+
+def _format(image: int, uid: int, gid: int) -> None:
+    owner = f"root_owner={uid}:{gid},nodiscard"
+    command = [_MKFS, "-q", "-F", "-m", "0", "-O", "^has_journal", "-E", owner, "/proc/self/fd/3"]
+    child = spawn.spawn(command, {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}, fds={3: image})
+    ended = os.waitid(os.P_PID, child.pid, os.WEXITED)
+    if ended is None or ended.si_status:
+        raise OSError(errno.EIO, f"{_MKFS} failed")
+
+
+def unlink(*, root: str, name: str) -> Evidence:
+    """Remove a file of ours."""
+    with opened(beneath.open_root(root)) as top, contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=top)
+    return {}
 
 
 def set_read_only(*, point: str) -> Evidence:
@@ -217,6 +250,8 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "source": source,
     "bind": bind,
     "make": make,
+    "loop": loop,
+    "unlink": unlink,
     "set-read-only": set_read_only,
     "unmount": unmount,
     "probe": probe,

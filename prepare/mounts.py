@@ -1,4 +1,4 @@
-"""Mounts of consumers: bind mounts of volumes, file systems staged for all, scratch in memory.
+"""Mounts of consumers: bind mounts of volumes, file systems staged for all; what all mounts have in common.
 
 Each has a mount point of its own below our directory, where nothing else may be mounted; what is there is
 compared with what should be, by device and root, and never mounted over. The mount table that counts is that
@@ -7,6 +7,7 @@ of `Node.mounts`. A mount in use is not hidden but waited for, and whoever uses 
 
 import errno
 import os
+from collections.abc import Callable
 from typing import Any
 
 from xce.linux import holders, mountinfo
@@ -19,7 +20,6 @@ from xce.prepare.step import (
     Note,
     Outcome,
     Plain,
-    Scratch,
     Stage,
     StepFailed,
     Wait,
@@ -27,7 +27,7 @@ from xce.prepare.step import (
 
 _LOOK_S = 0.02
 _BUSY_S = 0.5
-_SCRATCH = {"kind": "tmpfs", "source": "xce-scratch"}
+IsOurs = Callable[[Mount], bool]
 
 
 def at_point(point: str, at: At) -> list[Mount]:
@@ -61,15 +61,15 @@ def need_visible(at: At) -> None:
         raise StepFailed(f"mounts would not be visible outside: {at.node.visible}")
 
 
-def found(point: str, ours: dict[str, str], at: At) -> Evidence | None:
-    """Evidence of the mount on `point`, which must have the fields `ours`; None if nothing is there."""
+def found(point: str, ours: IsOurs, at: At) -> Evidence | None:
+    """Evidence of the mount on `point`, which must be ours; None if nothing is there."""
     there = at_point(point, at)
     if not there:
         return None
     top = there[-1]
     if len(there) > 1:
         raise StepFailed(f"{len(there)} mounts lie on {point}")
-    if not _has(top, ours):
+    if not ours(top):
         raise StepFailed(f"{point} is taken by another mount ({top.kind} {top.source} {top.root})")
     return {"mount": top.id, "point": point, "device": top.device, "root": top.root, "kind": top.kind}
 
@@ -90,12 +90,12 @@ def changed(evidence: Evidence, at: At, *, read_only: bool) -> str:
     return ""
 
 
-def take_off(point: str, ours: dict[str, str], evidence: Evidence, at: At) -> Outcome:
-    """Unmount what has the fields `ours`, if nobody has it elsewhere either, and remove the mount point."""
+def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At) -> Outcome:
+    """Unmount what is ours, if nobody has it elsewhere either, and remove the mount point."""
     there = at_point(point, at)
     if there:
         top = there[-1]
-        if not _has(top, ours):
+        if not ours(top):
             if "mount" in evidence:
                 words = f"another mount ({top.kind} {top.source} {top.root}) lies on {point}"
                 return Wait(_BUSY_S, words, blocker=True)
@@ -116,8 +116,9 @@ def take_off(point: str, ours: dict[str, str], evidence: Evidence, at: At) -> Ou
     return Done()
 
 
-def _has(mount: Mount, fields: dict[str, str]) -> bool:
-    return all(getattr(mount, field) == value for field, value in fields.items())
+def having(**fields: str) -> IsOurs:
+    """Tells a mount by fields of its line."""
+    return lambda mount: all(getattr(mount, field) == value for field, value in fields.items())
 
 
 def remove_point(point: str) -> None:
@@ -164,7 +165,7 @@ class BindHandler(Plain[Bind]):
         if "root" not in evidence:
             wanted = ask(at, "source", place, remote=remote)
             return Wait(_LOOK_S, f"looking at {step.source}") if wanted is None else Note(wanted)
-        ours = {field: evidence[field] for field in ("device", "root")}
+        ours = having(device=evidence["device"], root=evidence["root"])
         if (there := found(step.point, ours, at)) is None:
             make_point(step.point)
             at.node.mark("mounts.point-made")
@@ -190,9 +191,9 @@ class BindHandler(Plain[Bind]):
 
     def undo(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         """Take it off."""
-        ours: dict[str, str] = {key: evidence[key] for key in ("device", "root") if key in evidence}
-        if not ours:
+        if "root" not in evidence:
             return Done()  # it was not even looked at
+        ours = having(device=evidence["device"], root=evidence["root"])
         return take_off(step.point, ours, evidence, at)
 
 
@@ -235,7 +236,7 @@ class StageHandler(Plain[Stage]):
     def do(self, step: Stage, evidence: Evidence, at: At) -> Outcome:
         """Mount it, or take what is there."""
         need_visible(at)
-        if (there := found(step.point, _staged(step), at)) is None:
+        if (there := found(step.point, having(**_staged(step)), at)) is None:
             make_point(step.point)
             options: dict[str, Any] = {"source": _staged(step)["source"]}
             for option in step.options:
@@ -246,7 +247,7 @@ class StageHandler(Plain[Stage]):
             if ask(at, "make", arguments, remote=remote) is None:
                 return Wait(_LOOK_S, f"mounting {step.volume}")
             at.node.mark("mounts.staged")
-            there = found(step.point, _staged(step), at)
+            there = found(step.point, having(**_staged(step)), at)
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
         return Done(there)
@@ -259,46 +260,9 @@ class StageHandler(Plain[Stage]):
         """Take it off after the last of its users."""
         if at.peers:
             return Done()
-        return take_off(step.point, _staged(step), evidence, at)
+        return take_off(step.point, having(**_staged(step)), evidence, at)
 
 
 def _staged(step: Stage) -> dict[str, str]:
     """What it looks like in the mount table; one without a device has a name of ours there."""
     return {"kind": step.type, "source": step.source or f"xce-{step.volume}"}
-
-
-class ScratchHandler(Plain[Scratch]):
-    """A directory with a size limit; today's backend is memory."""
-
-    def key(self, step: Scratch) -> str:
-        """The mount point."""
-        return f"mount:{step.point}"
-
-    def describe(self, step: Scratch) -> str:
-        """One line."""
-        return f"scratch of {step.bytes >> 20} MiB on {step.point} for uid {step.uid}"
-
-    def do(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
-        """Mount it, or take what is there."""
-        need_visible(at)
-        if step.root:
-            raise StepFailed(f"scratch on {step.root}: only memory is offered so far")
-        if (there := found(step.point, _SCRATCH, at)) is None:
-            make_point(step.point)
-            at.node.mark("scratch.point-made")
-            options = {"source": _SCRATCH["source"], "size": str(step.bytes), "mode": "0700"}
-            options |= {"uid": str(step.uid), "gid": str(step.gid)}
-            ask(at, "make", {"type": "tmpfs", "options": options, "point": step.point}, remote=False)
-            at.node.mark("scratch.mounted")
-            there = found(step.point, _SCRATCH, at)
-        if there is None:
-            raise StepFailed(f"the mount on {step.point} is not in the mount table")
-        return Done({**there, "limit": "tmpfs", "bytes": step.bytes})
-
-    def observe(self, step: Scratch, evidence: Evidence, at: At) -> str:
-        """Compare with the mount table."""
-        return changed(evidence, at, read_only=False)
-
-    def undo(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
-        """Take it off; what was in it is gone with it."""
-        return take_off(step.point, _SCRATCH, evidence, at)

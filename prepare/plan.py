@@ -156,10 +156,8 @@ class _Planner:
             name=names.encode(self.binding.id),
             point=f"{self.home}/scratch",
             bytes=ask.scratch_bytes,
-            backend=root.backend.value,
             uid=user.uid,
             gid=user.gid,
-            retention_s=self._retention(root.retention_s),
         )
 
     def _shared(self, shared: SharedAsk) -> Shared:

@@ -137,10 +137,8 @@ class Scratch(_Step, frozen=True, kw_only=True, tag="scratch"):
     name: str
     point: str
     bytes: int
-    backend: str
     uid: int
     gid: int
-    retention_s: float = 0
 
 
 class Shared(_Step, frozen=True, kw_only=True, tag="shared"):

@@ -5,8 +5,9 @@ from typing import Any
 from xce.prepare.environment import EnvironmentHandler
 from xce.prepare.filter import FilterHandler
 from xce.prepare.group import GroupHandler
-from xce.prepare.mounts import BindHandler, ScratchHandler, StageHandler
+from xce.prepare.mounts import BindHandler, StageHandler
 from xce.prepare.ports import PortsHandler
+from xce.prepare.scratch import ScratchHandler
 from xce.prepare.shared import SharedHandler
 from xce.prepare.step import (
     Bind,

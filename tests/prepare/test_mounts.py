@@ -174,13 +174,34 @@ def test_mounts_that_nobody_would_see_are_not_made(world: World) -> None:
     other.wait()
 
 
-def test_scratch_holds_no_more_than_asked(world: World) -> None:
-    report = world.bind(Ask(scratch_bytes=1 << 20))
+@pytest.mark.parametrize("root", ["memory", "disk"])
+def test_scratch_holds_no_more_than_asked_and_is_the_users_own(world: World, root: str) -> None:
+    report = world.bind(Ask(scratch_bytes=8 << 20, scratch=root))
+    assert report.state is BindingState.READY, report.reason
     point = point_of(world, report.binding, "scratch")
+    Path(point, "good").write_bytes(bytes(6 << 20))
     with pytest.raises(OSError, match="No space left"):
-        Path(point, "big").write_bytes(bytes(2 << 20))
+        Path(point, "big").write_bytes(bytes(4 << 20))
     status = os.stat(point)
-    assert (status.st_uid, status.st_mode & 0o777) == (4711, 0o700)
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (4711, 4711, 0o700)
+    assert world.release(report.binding).state is BindingState.RELEASED
+    assert world.leftovers() == []
+
+
+def test_scratch_on_disk_that_was_taken_off_comes_back_with_what_is_in_it(world: World) -> None:
+    report = world.bind(Ask(scratch_bytes=8 << 20, scratch="disk"))
+    point = point_of(world, report.binding, "scratch")
+    Path(point, "result").write_text("precious")
+    syscalls.umount2(point, 0)
+    world.until(lambda: entries(point), within=5)
+    assert Path(point, "result").read_text() == "precious"
+
+
+def test_scratch_that_does_not_fit_on_its_root_fails_and_leaves_nothing(world: World) -> None:
+    report = world.bind(Ask(scratch_bytes=1 << 50, scratch="disk"))
+    assert report.state is BindingState.FAILED
+    assert "cannot make scratch of" in report.reason
+    assert world.leftovers() == []
 
 
 def test_a_mount_errand_never_stacks_on_a_link(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from xce.model.claim import (
     SharedAsk,
 )
 from xce.model.instance import Instance
-from xce.model.profile import Claims, Profile, Reuse, SharedVolume, Volume
+from xce.model.profile import Claims, Profile, Reuse, ScratchRoot, SharedVolume, Volume
 from xce.prepare import local
 from xce.prepare.entry import Report
 from xce.prepare.execute import Executor
@@ -73,6 +73,7 @@ def settings_for(place: Path, group: Cgroup) -> Claims:
                     "fixed": Volume(path=str(place / "data"), read_only=True),
                     "staged": Volume(type="tmpfs", options=["size=1m"]),
                 },
+                scratch={"memory": ScratchRoot(), "disk": ScratchRoot(path=str(place / "scratch"))},
                 shared={
                     "home": SharedVolume(path=str(place / "shared"), retention_s=0),
                     "again": SharedVolume(path=str(place / "shared"), again=Reuse.ATTEMPT),
@@ -95,7 +96,7 @@ class World:
 
     def __init__(self, place: Path, group: Cgroup, **overrides: Any) -> None:
         self.place, self.group, self.overrides = place, group, overrides
-        for name in ("data/dir", "shared", "state"):
+        for name in ("data/dir", "shared", "state", "scratch"):
             (place / name).mkdir(parents=True, exist_ok=True)
         (place / "data/file").write_text("data")
         self.settings = settings_for(place, group)
@@ -249,7 +250,7 @@ class World:
     def leftovers(self) -> list[str]:
         """Everything that bindings could leave: mounts, groups, files."""
         found = self.mounts() + [group.path for group in self.group.children()]
-        for name in ("run", "cdi", "shared"):
+        for name in ("run", "cdi", "shared", "scratch"):
             found += [str(path) for path in (self.place / name).rglob("*") if path.name != ".staged"]
         return found
 
