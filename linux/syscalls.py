@@ -16,6 +16,8 @@ _CLOSE_RANGE = ctypes.c_long(436)
 """Its number is the same on every architecture. Made once: it is called before every start of a process."""
 _LAST, _CLOEXEC = ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(CLOSE_RANGE_CLOEXEC)
 
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h."""
 MNT_DETACH, UMOUNT_NOFOLLOW = 0x2, 0x8
 """linux/fs.h."""
 
@@ -44,6 +46,14 @@ def call(number: int, *arguments: object, path: str | bytes | None = None) -> in
 def umount2(path: str, flags: int) -> None:
     """Take the topmost mount off `path`: umount2(2)."""
     _checked(_libc.umount2(os.fsencode(path), ctypes.c_int(flags)), path)
+
+
+def end_with_parent() -> None:
+    """Let the kernel send us SIGKILL when the thread that started us ends: prctl(2), PR_SET_PDEATHSIG.
+
+    Whoever calls it looks afterwards whether its parent is still there.
+    """
+    _checked(_libc.prctl(ctypes.c_int(PR_SET_PDEATHSIG), ctypes.c_ulong(9), *[ctypes.c_ulong(0)] * 3))
 
 
 def close_on_exec_from(first: int) -> None:

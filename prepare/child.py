@@ -2,6 +2,8 @@
 
 The question comes as JSON on its standard input, the answer goes as JSON to its standard output. A child that
 hangs in the kernel cannot be ended: it is sent SIGKILL, left behind, and counted while it is there.
+
+It ends with its parent: a child of an agent that was killed and one of its successor never work on one thing.
 """
 
 import contextlib
@@ -13,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from xce.linux import spawn
+from xce.linux import spawn, syscalls
 from xce.prepare.errand import ERRANDS
 from xce.prepare.step import Evidence, StepFailed
 
@@ -46,7 +48,8 @@ class _Sent:
             self.child = spawn.spawn(command, environment, fds={0: asked[0], 1: told[1]})
             # It waits for its question, so it is still there and its number is its own.
             self.handle = os.pidfd_open(self.child.pid)
-            os.write(asked[1], msgspec.json.encode({"errand": errand, "arguments": arguments}))
+            question = {"errand": errand, "arguments": arguments, "parent": os.getpid()}
+            os.write(asked[1], msgspec.json.encode(question))
         finally:
             for fd in (*asked, told[1]):
                 os.close(fd)
@@ -139,8 +142,11 @@ class Errands:
 
 
 def main() -> None:
-    """Do what standard input asks."""
+    """Do what standard input asks, but not for a parent that is gone: its successor asks anew."""
+    syscalls.end_with_parent()
     question = msgspec.json.decode(sys.stdin.buffer.read())
+    if os.getppid() != question["parent"]:
+        return
     try:
         answer = Answer(evidence=ERRANDS[question["errand"]](**question["arguments"]))
     except OSError as error:

@@ -61,9 +61,11 @@ def make(*, type: str, options: dict[str, Any], point: str, mode: int = 0) -> Ev
 
 def loop(*, root: str, name: str, bytes: int, point: str, uid: int, gid: int, new: bool) -> Evidence:  # noqa: A002
     """Mount an ext4 file system in the file `name` on `point`; `new`: an empty one. For a child: it waits."""
+    if new:  # not the file that one before us may have begun with: its mkfs may still be at work on that
+        unlink(root=root, name=name)
     with opened(beneath.open_root(root)) as top:
-        how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        image = os.open(name, how | (os.O_TRUNC if new else 0), 0o600, dir_fd=top)
+        how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        image = os.open(name, how | (os.O_CREAT | os.O_EXCL if new else 0), 0o600, dir_fd=top)
     with opened(image):
         if new:
             os.posix_fallocate(image, 0, bytes)
