@@ -1,1 +1,1 @@
-"""The helper program that speaks CSI to vendor node plugins (to come)."""
+"""The helper program that speaks CSI to vendor node plugins: frames in, gRPC out, no state that lasts."""

@@ -31,7 +31,7 @@ NEVER = {
 LIBRARIES = {
     "agent": {"msgspec", "prctl", "prometheus_client", "psutil", "pynvml", "pyroute2", "rich", "systemd"},
     "broker": {"msgspec", "prometheus_client", "rich", "systemd"},
-    "csi_node_helper": {"msgspec"},
+    "csi_node_helper": {"google", "grpclib", "msgspec"},
     "linux": {"prctl"},
     "model": {"msgspec", "yaml"},
     "prepare": {"msgspec"},
@@ -113,6 +113,7 @@ def test_a_room_imports_only_the_libraries_that_it_may(path: Path) -> None:
 
 def test_all_libraries_of_the_rooms_are_declared_dependencies() -> None:
     names = {
+        "google": "protobuf",
         "prctl": "python-prctl",
         "pynvml": "nvidia-ml-py",
         "systemd": "systemd-python",

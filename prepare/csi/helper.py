@@ -1,0 +1,197 @@
+"""The CSI helper as its parent sees it: started when first needed, asked without waiting, started again.
+
+`HelperClient` is for one thread, and never blocks: `ask` gives the answer, or None to be asked again. A call
+is known by its key; another call under the same key takes its place, and nobody waits for the answer to the
+first.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from xce.linux import spawn
+from xce.model import csi
+from xce.model.csi import Backoff, Outcome
+
+PROGRAM = (sys.executable, "-m", "xce.csi_node_helper.main")
+_RESTART = Backoff(0.5, 30)
+_SETTLED_S = 60.0
+"""A helper that has lived so long did not fail at its start."""
+_READ = 1 << 16
+_WRITE_S = 2.0
+_SOCKET = 3
+
+
+class _Pending(msgspec.Struct):
+    id: str
+    call: csi.Call
+    told: csi.Told | None = None
+
+
+class HelperClient:
+    """The helper, and the plugins that it has seen."""
+
+    def __init__(
+        self, plugins: csi.Plugins, clock: Callable[[], float], *, program: Sequence[str] = PROGRAM
+    ) -> None:
+        self._plugins, self._clock, self._program = plugins, clock, program
+        self._decoder: msgspec.json.Decoder[csi.FromHelper] = msgspec.json.Decoder(csi.FromHelper)
+        self._socket: socket.socket | None = None
+        self._handle = -1
+        self._text = bytearray()
+        self._pending: dict[str, _Pending] = {}
+        self._seen: dict[str, csi.Seen] = {}
+        self._number = 0
+        self._started = self._start_at = 0.0
+        self._failures = 0
+        self.pid: int | None = None
+        self.problem = ""
+        """Why there is no helper; '' if there is one, or nobody needed it yet."""
+
+    # ---------------------------------------------------------------------------------------------- asking
+
+    def ask(self, key: str, plugin: str, call: csi.Call, deadline_s: float | None = None) -> csi.Told | None:
+        """What came of the call; None: not known yet, ask again."""
+        self.poll()
+        pending = self._pending.get(key)
+        if pending is not None and pending.call == call:
+            if pending.told is not None:
+                del self._pending[key]
+            return pending.told
+        if pending is not None:
+            self.forget(key)
+        self._number += 1
+        number = f"{key}#{self._number}"
+        ask = csi.Ask(id=number, plugin=plugin, call=call, deadline_s=deadline_s)
+        if not self._ready() or not self._send(ask):
+            return csi.Told(id=number, outcome=Outcome.NEVER_SENT, message=self.problem)
+        self._pending[key] = _Pending(number, call)
+        return None
+
+    def forget(self, key: str) -> None:
+        """Nobody waits for the call under this key any more; what the plugin makes of it is not known."""
+        pending = self._pending.pop(key, None)
+        if pending is not None and pending.told is None and self._socket is not None:
+            self._send(csi.Cancel(id=pending.id))
+
+    def seen(self, plugin: str) -> csi.Seen | None:
+        """A plugin as the helper saw it last; None if it has not said anything of it."""
+        self._ready()
+        self.poll()
+        return self._seen.get(plugin)
+
+    def plugins(self) -> list[csi.Seen]:
+        """All plugins that were seen, by name."""
+        self._ready()
+        self.poll()
+        return [self._seen[name] for name in sorted(self._seen)]
+
+    def configure(self, plugins: csi.Plugins) -> None:
+        """From now on there are these plugins."""
+        self._plugins = plugins
+        if self._socket is not None:
+            self._send(plugins)
+
+    def poll(self) -> None:
+        """Take in what the helper has said."""
+        if self._socket is None:
+            return
+        try:
+            while more := self._socket.recv(_READ):
+                self._text += more
+                self._split()
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self._ended("it has ended")
+
+    # ------------------------------------------------------------------------------------------ its process
+
+    def _ready(self) -> bool:
+        """Whether there is a helper; one is started if it is time."""
+        self.poll()
+        if self._socket is not None:
+            return True
+        if self._clock() < self._start_at:
+            return False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            environment = {"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8"}
+            child = spawn.spawn(list(self._program), environment, fds={_SOCKET: theirs.fileno()})
+            self._handle, self.pid = os.pidfd_open(child.pid), child.pid
+        except OSError as error:
+            ours.close()
+            self._later(f"it cannot be started: {error.strerror}")
+            return False
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._socket, self._started, self.problem = ours, self._clock(), ""
+        return self._send(self._plugins)
+
+    def _send(self, message: csi.ToHelper) -> bool:
+        """Whether it is on its way. Frames are small: a helper that does not take them soon hangs."""
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(_WRITE_S)
+            self._socket.sendall(csi.frame(message))
+            self._socket.setblocking(False)
+        except OSError as error:
+            self._ended(f"it takes nothing: {error}")
+            return False
+        return True
+
+    def _split(self) -> None:
+        while len(self._text) >= 4:
+            length = int.from_bytes(self._text[:4], "big")
+            if len(self._text) < 4 + length:
+                return
+            body = bytes(self._text[4 : 4 + length])
+            del self._text[: 4 + length]
+            self._take(self._decoder.decode(body))
+
+    def _take(self, message: csi.FromHelper) -> None:
+        if isinstance(message, csi.Seen):
+            self._seen[message.plugin] = message
+            return
+        key = message.id.rpartition("#")[0]
+        pending = self._pending.get(key)
+        if pending is not None and pending.id == message.id:
+            pending.told = message
+
+    def _ended(self, words: str) -> None:
+        """It is gone: what it was asked may have been done."""
+        self.close()
+        if self._clock() - self._started > _SETTLED_S:
+            self._failures = 0
+        self._later(words)
+        for pending in self._pending.values():
+            if pending.told is None:
+                pending.told = csi.Told(id=pending.id, outcome=Outcome.UNCERTAIN, message=self.problem)
+        for name, seen in self._seen.items():
+            self._seen[name] = msgspec.structs.replace(seen, ready=False, problem=self.problem)
+
+    def _later(self, words: str) -> None:
+        self._failures += 1
+        self._start_at = self._clock() + _RESTART.delay(self._failures)
+        self.problem = f"the CSI helper is not there: {words}"
+
+    def close(self) -> None:
+        """End it; may be called twice."""
+        if self._socket is None:
+            return
+        self._socket.close()
+        self._socket, self.pid = None, None
+        self._text.clear()
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # reaped here unless somebody else did
+            os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG)
+        os.close(self._handle)
+        self._handle = -1

@@ -1,0 +1,71 @@
+"""The registration folder: a stock registrar's plugin is found, answered, followed and let go."""
+
+import os
+
+import pytest
+
+from tests.csi_node_helper.world import World, until
+from xce.model import csi
+from xce.model.csi import Outcome
+
+pytestmark = pytest.mark.root
+NAME = "fake.xce.example"
+
+
+def register(world: World, **registrar: object) -> str:
+    folder = world.place("registry")
+    world.plugin.stop()
+    world.plugin.control(registry=folder, registrar=registrar)
+    world.plugin.start()
+    world.client.configure(csi.Plugins(registration=folder))
+    return folder
+
+
+def notified(world: World) -> dict[str, object]:
+    call = until("an answer to the registrar", lambda: world.plugin.calls("NotifyRegistrationStatus"))[-1]
+    return {name: call[name] for name in call if name not in {"rpc", "secrets"}}
+
+
+def test_a_plugin_that_registers_is_used_by_its_own_name(world: World) -> None:
+    world.seen()
+    register(world)
+    seen = world.seen(NAME, asked=True)
+    assert seen.registered
+    assert seen.socket == world.plugin.socket
+    assert notified(world) == {"plugin_registered": True}
+    assert world.call(world.stage(), plugin=NAME).outcome is Outcome.OK
+    assert "no plugin 'fake'" in world.call(world.stage()).message
+
+
+@pytest.mark.parametrize(
+    ("registrar", "words"),
+    [({"type": "DRAPlugin"}, "of type CSIPlugin"), ({"supported_versions": ["0.3.0"]}, "version 1")],
+    ids=["kind", "version"],
+)
+def test_one_that_does_not_fit_is_told_why(world: World, registrar: dict[str, object], words: str) -> None:
+    world.seen()
+    register(world, **registrar)
+    assert words in str(notified(world)["error"])
+    assert world.client.seen(NAME) is None
+
+
+def test_one_whose_socket_is_gone_is_let_go_and_comes_back(world: World) -> None:
+    world.seen()
+    folder = register(world)
+    world.seen(NAME, ready=True)
+    world.plugin.stop()
+    os.unlink(f"{folder}/{NAME}-reg.sock")
+    assert "not there any more" in world.seen(NAME, asked=False).problem
+    assert world.call(world.stage(), plugin=NAME).outcome is Outcome.NEVER_SENT
+    world.plugin.start()
+    assert world.seen(NAME, ready=True).problem == ""
+
+
+def test_a_plugin_cannot_register_under_the_name_of_one_that_an_admin_has_written_down(world: World) -> None:
+    world.seen()
+    register(world, endpoint="/elsewhere/csi.sock")
+    folder = world.place("registry")
+    world.client.configure(csi.Plugins(sockets={NAME: world.plugin.socket}, registration=folder))
+    os.utime(f"{folder}/{NAME}-reg.sock")
+    until("a refusal", lambda: "has a plugin" in str(notified(world).get("error")))
+    assert world.seen(NAME, asked=True).socket == world.plugin.socket
