@@ -42,11 +42,19 @@ class Audit:
     """Where the lines go: `path`, or standard error when it is ''."""
 
     def __init__(
-        self, path: str, background: Background, *, wall: Callable[[], float] = time.time, room: int = ROOM
+        self,
+        path: str,
+        background: Background,
+        *,
+        wall: Callable[[], float] = time.time,
+        room: int = ROOM,
+        every_s: float = 0,
     ) -> None:
+        """Lines are written at most each `every_s`: a thread that is woken for each costs more than it."""
         self._path, self._background, self._wall, self._room = path, background, wall, room
         self._lines: deque[bytes] = deque()
         self._scheduled = False
+        self._every_s, self._due = every_s, 0.0
         self._rest = b""  # the thread's: what a failed write left over
         self._told = 0
         self.dropped = 0
@@ -80,10 +88,13 @@ class Audit:
                 address=address,
             )
             self._lines.append(_line(entry))
-        self.flush()
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + self._every_s
+            self.flush()
 
     def flush(self) -> None:
-        """Have what waits written. `record` does so; the loop does it now and then, to try after a fault."""
+        """Have what waits written; the loop calls it about once a second, to try again after a fault."""
         if not self._scheduled and (self._lines or self._rest or self.dropped > self._told):
             self._scheduled = True  # before the thread can set it back
             if not self._background.submit("audit log", self._write):

@@ -39,6 +39,7 @@ from xce.wire import keys
 from xce.wire.router import ListenError, Router
 from xce.wire.zap import Authenticator
 
+AUDIT_S = 0.1
 STOP_S = 10.0
 SWITCH_S = 0.0005
 """How long the loop waits at most for a thread that computes: the store's, the cache's."""
@@ -116,7 +117,7 @@ class Daemon:
         background = Background(say=lambda text: log.warning("%s", text))
         stack.callback(background.close, STOP_S)
         self._keeper = Keeper(state, background)
-        self._audit = Audit(config.audit, background)
+        self._audit = Audit(config.audit, background, every_s=AUDIT_S)
         self._background = background
         store = SqliteStore(state, start_empty=start_empty)
         stack.callback(store.close, STOP_S)

@@ -153,7 +153,8 @@ class Server:
             if store in told:
                 self._stored()
             self._turn()
-            rest = taken < TURN and pace.fast(taken, self.clock()) and not self.broker.busy()
+            fast = pace.fast(taken, self.clock()) and not self.broker.busy()
+            rest = fast and taken < TURN and store not in told  # who was answered comes back at once
             if signals in told:
                 go_on = chores.signals()
 

@@ -5,6 +5,7 @@ source and state are those of the location, its amount is the reading. A host's 
 the absence of holds: every hold has an owner, and only its owner or an admin takes it away.
 """
 
+import re
 from enum import StrEnum
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from xce.model.transition import Machine
 
 NAME_BYTES = 253
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 class LocationKind(StrEnum):
@@ -43,7 +45,7 @@ def name_problem(name: str) -> str:
     """'' if `name` can name a host, group, pool or storage, otherwise what is wrong with it."""
     if not name or len(name) > NAME_BYTES:
         return f"must have 1 to {NAME_BYTES} characters"
-    if not all(char.isascii() and (char.isalnum() or char in "._-") for char in name) or name[0] in ".-":
+    if not _NAME.fullmatch(name):
         return "letters, digits, '.', '_' and '-' only, starting with a letter, digit or '_'"
     return ""
 

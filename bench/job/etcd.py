@@ -93,6 +93,18 @@ class _Follower(Follower):
         return {report.host: report.values for pair in pairs for report in [decode_report(_all(pair, 5)[0])]}
 
 
+def transaction(once: bytes, pairs: list[tuple[bytes, bytes]]) -> bytes:
+    """A TxnRequest: put the pairs if the key `once` is not there yet."""
+    absent = _field(3, once) + _varint(4 << 3) + b"\0"  # version 0, which has to be written
+    puts = (_field(2, _field(2, _field(1, key) + _field(2, value))) for key, value in pairs)
+    return _field(1, absent) + b"".join(puts)
+
+
+def transactions(address: str) -> list[Any]:
+    """The call that carries out a transaction, over a few connections."""
+    return [_call(_channel(address), "Txn") for _ in range(_CONNECTIONS)]
+
+
 def _key(host: int) -> bytes:
     return _FIRST + host_name(host).encode()
 

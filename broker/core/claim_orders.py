@@ -93,8 +93,7 @@ def _delete(order: m.ClaimDelete, _caller: Caller, now: Situation) -> list[facts
         )
     if record.ending:
         return []
-    ending = facts.ClaimEnding(claim=order.claim)
-    return [ending, *ended_with(now.ledger.claims, order.claim, ending=True)]
+    return ended_with(now.ledger.claims, order.claim, ending=True) or [facts.ClaimEnding(claim=order.claim)]
 
 
 def ended_with(
@@ -195,8 +194,7 @@ def _release(order: m.ClaimRelease, _caller: Caller, now: Situation) -> list[fac
         record = _record(now, order.claim, "release")
         wanted = ledger.all_of(order.claim)
         if record.claim.form is ClaimForm.TEMPLATE and not record.ending:
-            ending.append(facts.ClaimEnding(claim=order.claim))
-            ending += ended_with(ledger, order.claim, ending=True)
+            ending = ended_with(ledger, order.claim, ending=True) or [facts.ClaimEnding(claim=order.claim)]
     else:
         names = order.bindings or list(ledger.of_gang.get(order.gang, ()))
         if missing := [name for name in names if name not in ledger.bindings]:

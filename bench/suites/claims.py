@@ -1,0 +1,97 @@
+"""Durable claim transitions: an order is answered when it is on the disk (G17, G18)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bench import product
+from bench.children import Child, ChildFailed, python, started
+from bench.figures import Cell, Result, figure, ratio
+from bench.job.etcd import Etcd
+from bench.job.shared import Job
+from bench.machine import cpu_ns
+from bench.suite import Lines, Options, without_verdict
+
+GOALS = ("G17", "G17.cpu", "G18.etcd", "G18.disk")
+CLIENTS = 64
+_LATE_S = 60.0
+
+Found = dict[str, list[float]]
+
+
+def run(options: Options) -> Lines:
+    """The broker, etcd and the bare disk in turn, on the same disk: with many clients, and with one."""
+    seconds = options.pick(3.0, 0.5)
+    missing = Etcd().missing() if options.peers else "peers are not wanted"
+    found: dict[str, Found] = {"xce": {}, "etcd": {}, "disk": {}}
+    try:
+        for _ in range(options.repetitions):
+            for side in found if not missing else ("xce", "disk"):
+                with TemporaryDirectory(prefix="xce-bench-") as work:
+                    cell = _measure(side, Path(work), seconds)
+                for name, value in cell.items():
+                    found[side].setdefault(name, []).append(value)
+                yield Cell(suite="claims", side=side, values={**cell})
+    except ChildFailed as error:
+        yield from without_verdict(GOALS, str(error))
+        return
+    yield from _results(found, missing)
+
+
+def _results(found: dict[str, Found], missing: str) -> Lines:
+    ours, theirs, disk = found["xce"], found["etcd"], found["disk"]
+    for goal, name, unit in (
+        ("G17", "ops_s", "/s"),
+        ("G17.cpu", "cpu_us", "µs"),
+        ("G18.etcd", "one_p50_ms", "ms"),
+    ):
+        yield Result(
+            goal=goal,
+            judged=None if missing else ratio(ours[name], theirs[name]),
+            measured=figure(ours[name]),
+            peer=None if missing else figure(theirs[name]),
+            unit=unit,
+            trouble=missing,
+        )
+    yield Result(
+        goal="G18.disk",
+        judged=ratio(ours["one_p50_ms"], disk["one_p50_ms"]),
+        measured=figure(ours["one_p50_ms"]),
+        floor=figure(disk["one_p50_ms"]),
+        unit="ms",
+    )
+
+
+def _measure(side: str, work: Path, seconds: float) -> dict[str, float]:
+    """What one side gave in one repetition."""
+    with _serving(side, work) as (where, server):
+        one = _load(side, work, where, 1, seconds)
+        found = {"one_p50_ms": one["p50_ms"]}
+        if server is not None:
+            before = cpu_ns(server.pid)
+            many = _load(side, work, where, CLIENTS, seconds)
+            used = (cpu_ns(server.pid) - before) / 1000
+            found |= {"ops_s": many["ops_s"], "p99_ms": many["p99_ms"], "cpu_us": used / many["count"]}
+    return found
+
+
+@contextmanager
+def _serving(side: str, work: Path) -> Iterator[tuple[str, Child | None]]:
+    """Where a side listens, and its process."""
+    if side == "disk":
+        yield str(work), None
+    elif side == "etcd":
+        with Etcd().serve(work, Job(hub="etcd", hosts=1)) as server:
+            yield server.address, server.child
+    else:
+        broker = product.new_broker(work)
+        with product.running(broker) as child:
+            yield broker.local, child
+
+
+def _load(side: str, work: Path, where: str, clients: int, seconds: float) -> dict[str, float]:
+    argv = python("bench.claimload", side, where, str(clients), str(seconds))
+    with started(argv, work / f"load-{clients}.log", answers=True) as child:
+        said = child.answer(_LATE_S)
+    return {name: float(value) for name, value in said.items() if isinstance(value, int | float)}
