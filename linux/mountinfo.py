@@ -48,7 +48,7 @@ def read(proc_root: str = "/proc", pid: int | str = "self") -> list[Mount]:
 class Table:
     """The mounts that a process sees, read anew only when the kernel says that they have changed.
 
-    `fileno()` becomes readable with EPOLLPRI when they have, for whoever wants to look at once.
+    The descriptor is its own: whoever else polled it would take the news away.
     """
 
     def __init__(self, proc_root: str = "/proc", pid: int | str = "self") -> None:
@@ -56,10 +56,7 @@ class Table:
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLPRI)
         self._held: list[Mount] | None = None
-
-    def fileno(self) -> int:
-        """The descriptor to wait on."""
-        return self._fd
+        self._points: dict[str, list[Mount]] = {}
 
     def __call__(self) -> list[Mount]:
         """All mounts now, in mount order."""
@@ -69,7 +66,15 @@ class Table:
             while more := os.read(self._fd, 1 << 16):
                 text += more
             self._held = parse(text.decode(errors="surrogateescape"))
+            self._points = {}
+            for mount in self._held:
+                self._points.setdefault(mount.point, []).append(mount)
         return self._held
+
+    def at(self, point: str) -> list[Mount]:
+        """What is mounted on a path now, the lowest first."""
+        self()
+        return self._points.get(point, [])
 
     def close(self) -> None:
         """Let go of the descriptor; may be called twice."""

@@ -10,7 +10,7 @@ from xce.model.transition import Machine
 from xce.model.value import digest_of
 from xce.prepare import steps
 from xce.prepare.journal import Order, Tombstone, Work
-from xce.prepare.step import Ports, Wait
+from xce.prepare.step import Evidence, Ports, Wait
 
 
 class Phase(StrEnum):
@@ -122,6 +122,7 @@ class Entry:
         self.void = False
         """It waits for the inventory, to be planned anew; READY is not said of it meanwhile."""
         self.drift = ""
+        self._digest: tuple[list[Evidence], str] | None = None
 
     @property
     def id(self) -> str:
@@ -169,8 +170,11 @@ class Entry:
         )
 
     def digest(self) -> str:
-        """Of all evidence."""
-        return digest_of([work.evidence for work in self.works])
+        """Of all evidence; worked out once, since it is told every second."""
+        evidence = [work.evidence for work in self.works]
+        if self._digest is None or any(a is not b for a, b in zip(self._digest[0], evidence, strict=True)):
+            self._digest = evidence, digest_of(evidence)
+        return self._digest[1]
 
     def ports(self) -> dict[str, list[int]]:
         """What was picked, by name."""

@@ -1,6 +1,7 @@
 """The files in which a consumer finds what it was given: `env`, `claim.json`, and a CDI file for containers.
 
-Written last, from the evidence of the steps before, each replaced whole. Variables of the user never replace
+Written last, from the evidence of the steps before, each replaced whole and readable by root alone, since the
+user's variables are in them. Variables of the user never replace
 one that is rendered. In a container the paths are others (`/xce/NAME`) than on the host.
 """
 
@@ -12,8 +13,8 @@ import msgspec
 
 from xce.prepare import names
 from xce.prepare.devices import Resolved
-from xce.prepare.mounts import remove_point
-from xce.prepare.render import cdi, cdi_name, device_variables, env_file, name_variable
+from xce.prepare.mounts import own_directory, remove_point
+from xce.prepare.render import CDI_KIND, cdi, cdi_name, device_variables, env_file, name_variable
 from xce.prepare.step import (
     At,
     Bind,
@@ -47,26 +48,22 @@ class EnvironmentHandler(Plain[Environment]):
         """Write the files."""
         files, variables = _contents(step, at)
         for path, text in files.items():
-            os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+            own_directory(os.path.dirname(path))
             write_whole(path, text)
             at.node.mark(f"environment.written-{os.path.basename(path).partition('_')[0]}")
         return Done(
             {
-                "files": list(files),
+                "files": {path: _signature(path) for path in files},
                 "variables": variables,
-                "device": f"xce.dev/claim={cdi_name(step.binding)}",
+                "device": f"{CDI_KIND}={cdi_name(step.binding)}",
             }
         )
 
     def observe(self, step: Environment, evidence: Evidence, at: At) -> str:
-        """Whether each file holds what it should."""
-        for path, text in _contents(step, at)[0].items():
-            try:
-                with open(path, encoding="utf-8") as file:
-                    if file.read() != text:
-                        return f"{path} was changed"
-            except OSError as error:
-                return f"{path}: {error.strerror}"
+        """Whether each file is the one that was written, as its inode and times say."""
+        for path, signature in evidence["files"].items():
+            if _signature(path) != signature:
+                return f"{path} was changed or removed"
         return ""
 
     def undo(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
@@ -81,6 +78,15 @@ class EnvironmentHandler(Plain[Environment]):
         with contextlib.suppress(OSError):
             os.rmdir(step.directory)
         return Done()
+
+
+def _signature(path: str) -> list[int]:
+    """Nobody can set back the time of change; [] if it is not there."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return []
+    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _paths(step: Environment) -> dict[str, str]:
@@ -156,7 +162,7 @@ def _variables(step: Environment, at: At, devices: list[Resolved], *, inside: bo
 def write_whole(path: str, text: str) -> None:
     """Replace a file: readers see the old text or the new one."""
     how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(f"{path}.new", how, 0o644)
+    fd = os.open(f"{path}.new", how, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
     os.rename(f"{path}.new", path)

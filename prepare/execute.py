@@ -16,19 +16,16 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from xce.model.claim import Binding, BindingState, Chosen, Claim
-from xce.model.profile import profile_of
 from xce.prepare import steps
+from xce.prepare.books import Books
 from xce.prepare.entry import PHASES, STATES, Entry, Event, Phase, Report, StepState, ended
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
 from xce.prepare.step import (
-    At,
     Done,
     InstanceMap,
-    Kept,
     Node,
     Outcome,
-    Peer,
     Step,
     StepFailed,
     Wait,
@@ -44,15 +41,12 @@ class Refused(Exception):
     """An order that this node does not take, in words; nothing was done or written."""
 
 
-class Executor:
+class Executor(Books):
     """The bindings of one node."""
 
     def __init__(self, journal: Journal, node: Node, boot: str) -> None:
-        self.journal, self.node, self.boot = journal, node, boot
-        self.entries: dict[str, Entry] = {}
-        self._by_key: dict[str, dict[tuple[str, int], Entry]] = {}
-        self._news: dict[str, Report] = {}
-        self._told: dict[str, Report] = {}
+        super().__init__(journal, node)
+        self.boot = boot
         self._next_check = 0.0
         for order, works in journal.orders().values():
             entry = self._add(Entry(order, works))
@@ -203,7 +197,7 @@ class Executor:
             self._next_check = now + self.node.settings.check_s
         self._clean_kept()
         waiting = [e.wake for e in self.entries.values() if e.phase is not Phase.READY and not e.void]
-        if self.entries or self.journal.kept():
+        if self.entries or self.journal.kept:
             waiting.append(self._next_check)
         return max(0.0, min(waiting) - self.node.clock()) if waiting else None
 
@@ -311,9 +305,8 @@ class Executor:
 
     def _clean_kept(self) -> None:
         """Directories whose time is over, one at a time."""
-        for name, kept in self.journal.kept().items():
-            if kept.due > self.node.wall():
-                continue
+        now = self.node.wall()
+        for name, kept in [one for one in self.journal.kept.items() if one[1].due <= now]:
             try:
                 gone = self.node.errands(
                     f"kept {name}", "remove", {"root": kept.root, "elements": kept.elements}, kept.remote
@@ -330,16 +323,21 @@ class Executor:
         """Compare READY bindings with the kernel; repair what has drifted, or say that it is degraded."""
         for entry in list(self.entries.values()):
             if entry.phase is Phase.READY and not entry.void:
-                entry.drift = "; ".join(
-                    filter(None, (self._repair(entry, n) for n in range(len(entry.works))))
-                )
+                entry.drift = self._check(entry)
                 self._report(entry)
 
-    def _repair(self, entry: Entry, number: int) -> str:
-        """What is wrong with a step after trying to mend it; '' if nothing is."""
-        problem = self._observe(entry, number)
-        if not problem:
-            return ""
+    def _check(self, entry: Entry) -> str:
+        """What is wrong with a binding after trying to mend it; '' if nothing is."""
+        problems, mended = [], False
+        for number in range(len(entry.works)):
+            problem = self._observe(entry, number)
+            if problem or mended:  # what follows may rest on what was mended
+                mended = True
+                problem = self._repair(entry, number, problem)
+            problems.append(problem)
+        return "; ".join(filter(None, problems))
+
+    def _repair(self, entry: Entry, number: int, problem: str) -> str:
         work = entry.works[number]
         try:
             outcome = handler(work.step).do(work.step, work.evidence, self._at(entry, number))
@@ -359,88 +357,6 @@ class Executor:
             return handler(work.step).observe(work.step, work.evidence, self._at(entry, number))
         except (OSError, StepFailed) as error:
             return f"cannot look at {steps.describe(work.step)}: {_words(error)}"
-
-    # --------------------------------------------------------------------------------------------- telling
-
-    def news(self) -> list[Report]:
-        """What has changed since the last call."""
-        news, self._news = list(self._news.values()), {}
-        return news
-
-    def reports(self) -> list[Report]:
-        """All bindings that are worked on or held."""
-        return [self._report(entry) for entry in self.entries.values()]
-
-    def _report(self, entry: Entry) -> Report:
-        profile = profile_of(self.node.settings, entry.order.claim.ask.profile)
-        return self._tell(entry.report(profile.dirty_after_s if profile else 0, self.node.clock()))
-
-    def _tell(self, report: Report) -> Report:
-        if self._told.get(report.binding) != report:
-            self._news[report.binding] = report
-        if report.binding in self.entries:
-            self._told[report.binding] = report
-        else:
-            self._told.pop(report.binding, None)
-        return report
-
-    # ------------------------------------------------------------------------------------------ the books
-
-    def _add(self, entry: Entry) -> Entry:
-        self.entries[entry.id] = entry
-        for number, key in enumerate(entry.keys):
-            self._by_key.setdefault(key, {})[(entry.id, number)] = entry
-        return entry
-
-    def _forget(self, entry: Entry) -> None:
-        del self.entries[entry.id]
-        for number, key in enumerate(entry.keys):
-            others = self._by_key[key]
-            del others[(entry.id, number)]
-            if not others:
-                del self._by_key[key]
-
-    def _at(self, entry: Entry, number: int) -> At:
-        live = {StepState.DOING, StepState.DONE}
-        peers = [
-            Peer(other.id, other.works[n].step, other.works[n].evidence, other.leaving)
-            for (_, n), other in self._by_key[entry.keys[number]].items()
-            if other is not entry and other.works[n].state in live
-        ]
-        earlier = [(work.step, work.evidence) for work in entry.works[:number]]
-        progress = entry.progress.setdefault(number, {})
-        rollback = entry.phase is Phase.UNDOING
-        return At(self.node, entry.id, number, peers, earlier, progress, rollback)
-
-    def _move(self, entry: Entry, event: Event, **fields: str | int) -> None:
-        """A phase further, on disk first."""
-        phase = PHASES.step(entry.phase, event)
-        order = msgspec.structs.replace(entry.order, phase=phase, **fields)
-        self._write(entry, {}, f"order.{phase}", order=order)
-        entry.wake, entry.waiting = 0.0, None
-
-    def _fail(self, entry: Entry, reason: str) -> None:
-        self._move(entry, Event.FAILED, reason=reason)
-
-    def _write(
-        self,
-        entry: Entry,
-        works: dict[int, Work],
-        what: str,
-        *,
-        order: Order | None = None,
-        kept: Kept | None = None,
-    ) -> None:
-        self.node.mark(f"{what}.before-write")
-        self.journal.put(order, entry.unwritten | works, entry.id, kept)
-        self.node.mark(f"{what}.after-write")
-        entry.unwritten.clear()
-        entry.order = order or entry.order
-        for number, work in works.items():
-            entry.works[number] = work
-
-    def _hold(self, entry: Entry, wait: Wait) -> None:
-        entry.waiting, entry.wake = wait, self.node.clock() + wait.seconds
 
 
 def _kind(step: Step) -> str:

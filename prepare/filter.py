@@ -6,6 +6,7 @@ descriptor that is open is never revoked: the filter is there before the first p
 only when nobody has its devices open any more.
 """
 
+import functools
 import hashlib
 import os
 import stat
@@ -129,7 +130,7 @@ class FilterHandler(Plain[Filter]):
         ours = [program for program in there if program.name == name]
         if len(ours) != 1:
             return f"its device filter was taken away{_others(there, name)}"
-        if ours[0].tag != _tag(rules, name):
+        if ours[0].tag != _tag(bpf.compile_rules(rules)):
             return "its device filter was changed"
         return (
             f"a stranger's device filter may deny it its devices{others}"
@@ -153,8 +154,10 @@ def _swap(group: int, new: int, name: str) -> None:
             os.close(fd)
 
 
-def _tag(rules: Sequence[Rule], name: str) -> str:
-    program = bpf.load(bpf.compile_rules(rules), name)
+@functools.lru_cache(maxsize=1024)
+def _tag(code: bytes) -> str:
+    """The kernel's hash of a program; asked for once, since it is looked at every second."""
+    program = bpf.load(code, "xce_tag")
     try:
         return bpf.describe(program).tag
     finally:

@@ -13,8 +13,9 @@ import contextlib
 import hashlib
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,7 +23,7 @@ from xce.model.claim import Binding, BindingState, Claim
 from xce.prepare.step import Evidence, Kept, Step
 
 VERSION = 1
-TOMBSTONES = 10_000
+TOMBSTONES = 4096
 """Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
 _FILE = "claims.sqlite"
 _CHECKSUM_BYTES = 16
@@ -35,6 +36,8 @@ CREATE TABLE IF NOT EXISTS record (
 """
 
 T = TypeVar("T", bound=msgspec.Struct)
+Key: TypeAlias = tuple[str, str, int]
+"""Kind, name, number."""
 
 
 class NotRecorded(Exception):
@@ -96,7 +99,7 @@ class Journal:
     def __init__(self, directory: str) -> None:
         self.path = f"{directory}/{_FILE}"
         os.makedirs(directory, 0o700, exist_ok=True)
-        self._raw: dict[tuple[str, str, int], dict[str, Any]] = {}
+        self._raw: dict[Key, bytes] = {}
         self.set_aside = ""
         """Where a damaged file was put, by this start."""
         problem = self._damage()
@@ -109,6 +112,14 @@ class Journal:
         else:
             self._raw = dict(self._rows())
         self.standing = self._get("standing", "", 0, Standing) or Standing()
+        self.kept: dict[str, Kept] = {
+            name: self._need("kept", name, 0, Kept) for kind, name, _ in self._raw if kind == "kept"
+        }
+        """Directories whose time is not over, by their path."""
+        stones = [name for kind, name, _ in self._raw if kind == "tombstone"]
+        self._stones = deque(
+            sorted(stones, key=lambda name: self._need("tombstone", name, 0, Tombstone).number)
+        )
 
     # -------------------------------------------------------------------------------------------- reading
 
@@ -124,12 +135,6 @@ class Journal:
     def tombstone(self, binding: str) -> Tombstone | None:
         """How a binding ended here."""
         return self._get("tombstone", binding, 0, Tombstone)
-
-    def kept(self) -> dict[str, Kept]:
-        """Directories whose time is not over."""
-        return {
-            name: self._need("kept", name, 0, Kept) for kind, name, _ in list(self._raw) if kind == "kept"
-        }
 
     # -------------------------------------------------------------------------------------------- writing
 
@@ -153,7 +158,10 @@ class Journal:
             for number, work in works.items():
                 changes[("work", binding, number)] = work
             if kept is not None:
-                changes[("kept", f"{kept.root}/{'/'.join(kept.elements)}", 0)] = kept
+                path = f"{kept.root}/{'/'.join(kept.elements)}"
+                changes[("kept", path, 0)] = kept
+        if kept is not None:
+            self.kept[path] = kept
 
     def end(self, binding: str, tombstone: Tombstone) -> None:
         """The order is over: its records go, a tombstone comes."""
@@ -166,19 +174,18 @@ class Journal:
             changes[("standing", "", 0)] = msgspec.structs.replace(
                 self.standing, tombstones=count, epoch=max(self.standing.epoch, tombstone.epoch)
             )
-            for name in self._forgotten(count):
-                changes[("tombstone", name, 0)] = None
-
-    def _forgotten(self, count: int) -> list[str]:
-        stones = [(key, body) for key, body in self._raw.items() if key[0] == "tombstone"]
-        if len(stones) < TOMBSTONES:
-            return []
-        return [key[1] for key, body in stones if body.get("number", 0) <= count - TOMBSTONES]
+            forgotten = self._stones[0] if len(self._stones) >= TOMBSTONES else None
+            if forgotten is not None:
+                changes[("tombstone", forgotten, 0)] = None
+        self._stones.append(binding)
+        if forgotten is not None:
+            self._stones.popleft()
 
     def forget_kept(self, name: str) -> None:
         """A kept directory is gone."""
         with self._writing() as changes:
             changes[("kept", name, 0)] = None
+        self.kept.pop(name, None)
 
     def settle(self, recovering: str = "") -> None:
         """What the node holds is known (or not, and why)."""
@@ -190,13 +197,13 @@ class Journal:
         self._connection.close()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[dict[tuple[str, str, int], msgspec.Struct | None]]:
+    def _writing(self) -> Iterator[dict[Key, msgspec.Struct | None]]:
         """Changes to be written in one transaction; memory follows the disk."""
-        changes: dict[tuple[str, str, int], msgspec.Struct | None] = {}
+        changes: dict[Key, msgspec.Struct | None] = {}
         yield changes
-        merged: dict[tuple[str, str, int], dict[str, Any] | None] = {}
+        merged: dict[Key, bytes | None] = {}
         for key, record in changes.items():
-            merged[key] = None if record is None else _with_unknown(self._raw.get(key, {}), record)
+            merged[key] = None if record is None else _with_unknown(self._raw.get(key, b"{}"), record)
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -214,18 +221,17 @@ class Journal:
             assert isinstance(standing, Standing)
             self.standing = standing
 
-    def _write(self, key: tuple[str, str, int], body: dict[str, Any] | None) -> None:
+    def _write(self, key: Key, body: bytes | None) -> None:
         if body is None:
             self._connection.execute("DELETE FROM record WHERE kind=? AND name=? AND number=?", key)
             return
-        data = msgspec.json.encode(body)
         self._connection.execute(
-            "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)", (*key, data, _checksum(key, data))
+            "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)", (*key, body, _checksum(key, body))
         )
 
     def _get(self, kind: str, name: str, number: int, type_: type[T]) -> T | None:
         body = self._raw.get((kind, name, number))
-        return None if body is None else msgspec.convert(body, type_)
+        return None if body is None else msgspec.json.decode(body, type=type_)
 
     def _need(self, kind: str, name: str, number: int, type_: type[T]) -> T:
         found = self._get(kind, name, number, type_)
@@ -285,30 +291,32 @@ class Journal:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.path}-journal")
 
-    def _start_again(self, problem: str, carried: dict[tuple[str, str, int], dict[str, Any]]) -> None:
-        standing = msgspec.convert(carried.pop(("standing", "", 0), {}), Standing)
-        orders = [key for key in carried if key[0] == "order"]
+    def _start_again(self, problem: str, carried: dict[Key, bytes]) -> None:
+        held = carried.pop(("standing", "", 0), b"{}")
+        steps = {
+            key[1]: msgspec.json.decode(body, type=Order).steps
+            for key, body in carried.items()
+            if key[0] == "order"
+        }
         whole = {
-            key[1]
-            for key in orders
-            if all(("work", key[1], n) in carried for n in range(carried[key]["steps"]))
+            name for name, count in steps.items() if all(("work", name, n) in carried for n in range(count))
         }
         words = f"the journal was damaged ({problem}); it is kept as {self.set_aside}"
+        standing = msgspec.structs.replace(msgspec.json.decode(held, type=Standing), recovering=words)
+        rows = {
+            key: body for key, body in carried.items() if key[0] not in {"order", "work"} or key[1] in whole
+        }
+        rows[("standing", "", 0)] = _with_unknown(held, standing)
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            for key, body in carried.items():
-                if key[0] not in {"order", "work"} or key[1] in whole:
-                    self._write(key, body)
-                    self._raw[key] = body
-            body = msgspec.to_builtins(msgspec.structs.replace(standing, recovering=words))
-            self._write(("standing", "", 0), body)
-            self._raw[("standing", "", 0)] = body
+            for key, body in rows.items():
+                self._write(key, body)
+        self._raw = rows
 
-    def _rows(self) -> Iterator[tuple[tuple[str, str, int], dict[str, Any]]]:
-        for kind, name, number, body in self._connection.execute(
-            "SELECT kind, name, number, body FROM record"
-        ):
-            yield (kind, name, number), msgspec.json.decode(body)
+    def _rows(self) -> Iterator[tuple[Key, bytes]]:
+        query = "SELECT kind, name, number, body FROM record"
+        for kind, name, number, body in self._connection.execute(query):
+            yield (kind, name, number), body
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -325,28 +333,28 @@ def _whole(connection: sqlite3.Connection) -> bool:
     )
 
 
-def _salvage(path: str) -> dict[tuple[str, str, int], dict[str, Any]]:
+def _salvage(path: str) -> dict[Key, bytes]:
     """Records of a damaged file that are whole by themselves."""
-    found = {}
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            query = "SELECT kind, name, number, body, checksum FROM record"
-            for kind, name, number, body, checksum in connection.execute(query):
-                if checksum == _checksum((kind, name, number), body):
-                    found[(kind, name, number)] = msgspec.json.decode(body)
-    except (sqlite3.Error, msgspec.MsgspecError):
-        pass  # what was read so far is whole
+    found: dict[Key, bytes] = {}
+    with (
+        contextlib.suppress(sqlite3.Error),  # what was read before is whole
+        contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection,
+    ):
+        query = "SELECT kind, name, number, body, checksum FROM record"
+        for kind, name, number, body, checksum in connection.execute(query):
+            if checksum == _checksum((kind, name, number), body):
+                found[(kind, name, number)] = body
     return found
 
 
-def _checksum(key: tuple[str, str, int], body: bytes) -> bytes:
+def _checksum(key: Key, body: bytes) -> bytes:
     place = "\0".join(str(part) for part in key).encode()
     return hashlib.blake2b(place + b"\0" + body, digest_size=_CHECKSUM_BYTES).digest()
 
 
-def _with_unknown(held: dict[str, Any], record: msgspec.Struct) -> dict[str, Any]:
-    """The record as JSON has it, with those fields of its predecessor that this version does not know."""
+def _with_unknown(held: bytes, record: msgspec.Struct) -> bytes:
+    """The record as JSON, with those fields of its predecessor that this version does not know."""
+    body = msgspec.json.encode(record)
     known = set(record.__struct_fields__)
-    unknown = {name: value for name, value in held.items() if name not in known}
-    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
-    return unknown | body
+    unknown = {name: value for name, value in msgspec.json.decode(held).items() if name not in known}
+    return msgspec.json.encode(unknown | msgspec.json.decode(body)) if unknown else body

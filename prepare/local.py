@@ -12,6 +12,7 @@ from xce.model.profile import Claims, profile_of
 from xce.prepare import isolation
 from xce.prepare.child import Errands
 from xce.prepare.errand import opened
+from xce.prepare.mounts import own_directory
 from xce.prepare.step import Node
 
 _TRIAL = ".visible"
@@ -27,7 +28,7 @@ def node(
     wall: Callable[[], float] = time.time,
 ) -> Node:
     """The node of the running kernel. `namespace` is a process whose mount table counts. Raises OSError."""
-    os.makedirs(settings.directory, 0o711, exist_ok=True)
+    own_directory(settings.directory)
     groups = _groups(settings)
     return Node(
         settings=settings,
@@ -51,7 +52,8 @@ def _groups(settings: Claims) -> Cgroup:
     own = cgroup.own()
     if own is None:
         raise OSError(2, "no control groups of version 2 are mounted here")
-    return own.parent() if own.pids() and own.parent().writable() else own
+    above = own.parent()
+    return above if os.path.exists(f"{above.path}/cgroup.procs") and above.writable() else own
 
 
 def invisible(directory: str, namespace: int | str) -> str:

@@ -32,7 +32,7 @@ IsOurs = Callable[[Mount], bool]
 
 def at_point(point: str, at: At) -> list[Mount]:
     """What is mounted on a path, the lowest first."""
-    return [mount for mount in at.node.mounts() if mount.point == point]
+    return at.node.mounts.at(point)
 
 
 def is_remote(path: str, at: At) -> bool:
@@ -47,12 +47,19 @@ def ask(at: At, errand: str, arguments: dict[str, Any], *, remote: bool) -> Evid
 
 def make_point(point: str) -> None:
     """A directory of ours to mount on; the one above it is the binding's."""
-    os.makedirs(os.path.dirname(point), 0o711, exist_ok=True)
+    own_directory(os.path.dirname(point))
     try:
         os.mkdir(point, 0o755)
     except FileExistsError:
         if os.path.islink(point) or not os.path.isdir(point):
             raise StepFailed(f"{point} is no directory") from None
+
+
+def own_directory(path: str) -> None:
+    """A directory that others may pass through but not list, whatever our umask is."""
+    if not os.path.isdir(path):
+        os.makedirs(path)
+        os.chmod(path, 0o711)
 
 
 def need_visible(at: At) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from xce.linux.cgroup import Cgroup
-from xce.linux.mountinfo import Mount
+from xce.linux.mountinfo import Table
 from xce.linux.users import User
 from xce.model.instance import Instance
 from xce.model.profile import Claims, Profile
@@ -206,8 +206,8 @@ class Node(NamedTuple):
     groups: Cgroup
     """Where consumers' control groups are made."""
     isolation: Isolation
-    mounts: Callable[[], list[Mount]]
-    """The mount table that counts, as of this turn."""
+    mounts: Table
+    """The mount table that counts."""
     visible: str
     """Why mounts made here would not be seen where they must; '' if they are."""
     errands: Callable[[str, str, dict[str, Any], bool], "Evidence | None"]

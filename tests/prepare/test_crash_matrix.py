@@ -15,9 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.prepare.world import FULL_ASK, World
-from xce.linux import mountapi, syscalls
 from xce.linux.cgroup import Cgroup
-from xce.model.claim import Ask, BindingState, Consumer, PortsAsk
+from xce.model.claim import Ask, BindingState, Consumer, MountAsk, PortsAsk
 from xce.prepare.execute import Refused
 from xce.prepare.journal import Work
 from xce.prepare.step import Bind, Evidence, Scratch
@@ -64,15 +63,17 @@ def prepare_impossible(world: World) -> None:
 
 
 TWIN = Consumer(name="both", user="alice")
+SHARING = Ask(mounts=[MountAsk(name="cache", source="staged")])
+"""What two bindings of one consumer have in common: group, filter, staged volume."""
 
 
 def prepare_twin(world: World) -> None:
     """A second binding of the same consumer, on the same staged volume."""
-    world.bind(FULL_ASK, cards=["zero"], binding="b1", consumer=TWIN)
+    world.bind(SHARING, cards=["zero"], binding="b1", consumer=TWIN)
 
 
 def prepare_first_twin(world: World) -> None:
-    world.bind(FULL_ASK, cards=["full"], binding="b0", consumer=TWIN)
+    world.bind(SHARING, cards=["full"], binding="b0", consumer=TWIN)
 
 
 def prepare_twins(world: World) -> None:
@@ -185,22 +186,17 @@ def again(world: World, scenario: Scenario) -> None:
         scenario.act(world)
 
 
-@pytest.fixture
-def fast(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory: a killed process loses nothing there either, and a sync costs nothing."""
-    with socket.socket() as taken, contextlib.suppress(OSError):
-        taken.bind(("0.0.0.0", TAKEN))
-        tree, at = mountapi.make("tmpfs", {"mode": "0755"}), os.open(tmp_path, os.O_PATH)
-        mountapi.attach(tree, at)
-        os.close(tree)
-        os.close(at)
-        yield tmp_path
-        syscalls.umount2(str(tmp_path), syscalls.MNT_DETACH)
+@pytest.fixture(autouse=True)
+def taken() -> Iterator[None]:
+    """Somebody has the port that the impossible order asks for."""
+    with socket.socket() as holder, contextlib.suppress(OSError):
+        holder.bind(("0.0.0.0", TAKEN))
+        yield
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_c_sta_03_killed_at_every_point_nothing_is_lost_and_nothing_left(
-    world: World, fast: Path, name: str
+    fast: Path, world: World, name: str
 ) -> None:
     scenario = SCENARIOS[name]
     points = passed(fast / "whole", world.group.child("whole"), scenario)
@@ -221,7 +217,7 @@ def test_c_sta_03_killed_at_every_point_nothing_is_lost_and_nothing_left(
 
 
 def test_c_csi_05_killed_between_two_steps_of_a_mount_ends_without_any_new_order(
-    world: World, fast: Path
+    fast: Path, world: World
 ) -> None:
     """Nobody repeats the order here: the restarted node goes on by itself."""
     for number, name in enumerate(

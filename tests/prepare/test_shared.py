@@ -137,7 +137,7 @@ def test_what_is_kept_goes_when_its_time_is_over(world: World) -> None:
     assert len(tree(world)) == 5
     now[0] += 2
     world.until(lambda: not tree(world))
-    assert world.journal.kept() == {}
+    assert world.journal.kept == {}
 
 
 def test_c_dir_05_what_cannot_be_removed_is_named_and_tried_again(world: World, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 that is denied gives EPERM.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.linux.kernel import make_group
-from xce.linux import mountinfo, syscalls
+from xce.linux import mountapi, mountinfo, syscalls
 from xce.linux.cgroup import Cgroup
 from xce.linux.users import User
 from xce.model.claim import (
@@ -278,3 +279,13 @@ def make_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World
     yield world
     world.close()
     next(groups, None)
+
+
+def make_fast(tmp_path: Path) -> Iterator[Path]:
+    """Body of the fixture: a directory in memory, where a sync costs nothing. To be named before `world`."""
+    tree, at = mountapi.make("tmpfs", {"mode": "0755"}), os.open(tmp_path, os.O_PATH)
+    mountapi.attach(tree, at)
+    os.close(tree)
+    os.close(at)
+    yield tmp_path
+    syscalls.umount2(str(tmp_path), syscalls.MNT_DETACH)

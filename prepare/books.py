@@ -1,0 +1,104 @@
+"""The bindings of a node in memory and on disk, who shares what, and what is said of them.
+
+Memory follows the disk: a phase or a step is further only once its record is written. No decisions here.
+"""
+
+import msgspec
+
+from xce.model.profile import profile_of
+from xce.prepare.entry import PHASES, Entry, Event, Phase, Report, StepState
+from xce.prepare.journal import Journal, Order, Work
+from xce.prepare.step import At, Kept, Node, Peer, Wait
+
+
+class Books:
+    """What the executor knows."""
+
+    def __init__(self, journal: Journal, node: Node) -> None:
+        self.journal, self.node = journal, node
+        self.entries: dict[str, Entry] = {}
+        self._by_key: dict[str, dict[tuple[str, int], Entry]] = {}
+        self._news: dict[str, Report] = {}
+        self._told: dict[str, Report] = {}
+
+    # --------------------------------------------------------------------------------------------- telling
+
+    def news(self) -> list[Report]:
+        """What has changed since the last call."""
+        news, self._news = list(self._news.values()), {}
+        return news
+
+    def reports(self) -> list[Report]:
+        """All bindings that are worked on or held."""
+        return [self._report(entry) for entry in self.entries.values()]
+
+    def _report(self, entry: Entry) -> Report:
+        profile = profile_of(self.node.settings, entry.order.claim.ask.profile)
+        return self._tell(entry.report(profile.dirty_after_s if profile else 0, self.node.clock()))
+
+    def _tell(self, report: Report) -> Report:
+        if self._told.get(report.binding) != report:
+            self._news[report.binding] = report
+        if report.binding in self.entries:
+            self._told[report.binding] = report
+        else:
+            self._told.pop(report.binding, None)
+        return report
+
+    # ------------------------------------------------------------------------------------------ the books
+
+    def _add(self, entry: Entry) -> Entry:
+        self.entries[entry.id] = entry
+        for number, key in enumerate(entry.keys):
+            self._by_key.setdefault(key, {})[(entry.id, number)] = entry
+        return entry
+
+    def _forget(self, entry: Entry) -> None:
+        del self.entries[entry.id]
+        for number, key in enumerate(entry.keys):
+            others = self._by_key[key]
+            del others[(entry.id, number)]
+            if not others:
+                del self._by_key[key]
+
+    def _at(self, entry: Entry, number: int) -> At:
+        live = {StepState.DOING, StepState.DONE}
+        peers = [
+            Peer(other.id, other.works[n].step, other.works[n].evidence, other.leaving)
+            for (_, n), other in self._by_key[entry.keys[number]].items()
+            if other is not entry and other.works[n].state in live
+        ]
+        earlier = [(work.step, work.evidence) for work in entry.works[:number]]
+        progress = entry.progress.setdefault(number, {})
+        rollback = entry.phase is Phase.UNDOING
+        return At(self.node, entry.id, number, peers, earlier, progress, rollback)
+
+    def _move(self, entry: Entry, event: Event, **fields: str | int) -> None:
+        """A phase further, on disk first."""
+        phase = PHASES.step(entry.phase, event)
+        order = msgspec.structs.replace(entry.order, phase=phase, **fields)
+        self._write(entry, {}, f"order.{phase}", order=order)
+        entry.wake, entry.waiting = 0.0, None
+
+    def _fail(self, entry: Entry, reason: str) -> None:
+        self._move(entry, Event.FAILED, reason=reason)
+
+    def _write(
+        self,
+        entry: Entry,
+        works: dict[int, Work],
+        what: str,
+        *,
+        order: Order | None = None,
+        kept: Kept | None = None,
+    ) -> None:
+        self.node.mark(f"{what}.before-write")
+        self.journal.put(order, entry.unwritten | works, entry.id, kept)
+        self.node.mark(f"{what}.after-write")
+        entry.unwritten.clear()
+        entry.order = order or entry.order
+        for number, work in works.items():
+            entry.works[number] = work
+
+    def _hold(self, entry: Entry, wait: Wait) -> None:
+        entry.waiting, entry.wake = wait, self.node.clock() + wait.seconds

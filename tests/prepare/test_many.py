@@ -1,0 +1,72 @@
+"""Many bindings: taken up again quickly, looked at cheaply, and nothing grows with those that have ended."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.prepare.world import World
+from xce.model.claim import Ask, BindingState, MountAsk
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+MANY = 500
+ASK = Ask(mounts=[MountAsk(name="a", source="data"), MountAsk(name="b", source="data", read_only=True)])
+
+
+def resident() -> int:
+    """Pages of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+def counts(world: World) -> tuple[int, int, int]:
+    """Descriptors, things that bindings work on, bindings that something was said of."""
+    return len(os.listdir("/proc/self/fd")), len(world.executor._by_key), len(world.executor._told)
+
+
+def test_five_hundred_bindings_are_taken_up_and_looked_at_quickly(fast: Path, world: World) -> None:
+    for _ in range(MANY):
+        binding, claim = world.order(ASK)
+        world.executor.prepare(op_id=f"op-{binding.id}", epoch=1, binding=binding, claim=claim, instances={})
+    world.executor.advance()
+    assert {report.state for report in world.executor.reports()} == {BindingState.READY}
+    before = time.monotonic()
+    world.restart()
+    world.executor.advance()
+    taken_up = time.monotonic() - before
+    assert {report.state for report in world.executor.reports()} == {BindingState.READY}
+    before = time.monotonic()
+    world.executor.check()
+    looked = time.monotonic() - before
+    print(f"taken up in {taken_up:.2f} s, looked at in {looked * 1000:.0f} ms")
+    assert taken_up < 4  # 2 s on an idle machine
+    assert looked < 0.5
+    for report in world.executor.reports():
+        world.executor.release(op_id="end", epoch=1, binding=report.binding)
+    world.until(lambda: not world.executor.entries, within=60)
+    assert world.leftovers() == []
+
+
+def test_a_thousand_bindings_that_came_and_went_leave_nothing(fast: Path, world: World) -> None:
+    for _ in range(50):
+        world.release(world.bind(Ask()).binding)
+    before = (
+        len(os.listdir("/proc/self/fd")),
+        resident(),
+        len(world.executor._by_key),
+        len(world.executor._told),
+    )
+    for _ in range(1000):
+        world.release(world.bind(Ask()).binding)
+    world.executor.news()
+    after = (
+        len(os.listdir("/proc/self/fd")),
+        resident(),
+        len(world.executor._by_key),
+        len(world.executor._told),
+    )
+    assert after[0] == before[0]
+    assert (after[2], after[3]) == (before[2], before[3])
+    assert after[1] - before[1] < 1000  # pages: tombstones, and what the allocator keeps
+    assert world.leftovers() == []
