@@ -237,7 +237,7 @@ class Discovery:
 
     def _state(self) -> message.ReporterState:
         prober = self.prober
-        shown = prober.state if self.settings.enabled else ReporterState.NOT_APPLICABLE
+        shown = prober.shown if self.settings.enabled else ReporterState.NOT_APPLICABLE
         return message.ReporterState(
             state=shown.value,
             cause=prober.cause,

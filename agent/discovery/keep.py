@@ -142,7 +142,13 @@ def _adopted(known: Instance, seen: Instance, verdict: Verdict | None, *, pendin
     if pending:
         return known, None
     merged = msgspec.structs.replace(
-        known, notes=seen.notes, attributes={**known.attributes, **seen.attributes}
+        known,
+        health=seen.health,
+        reason=seen.reason,
+        evidence=seen.evidence,
+        recovery=seen.recovery,
+        notes=seen.notes,
+        attributes={**known.attributes, **seen.attributes},
     )
     return merged, verdict
 

@@ -78,6 +78,8 @@ class Prober:
         self._ended_for: str | None = None
         """Why it is made to end; '': for no fault of its own. None: it is not."""
         self._exit: Exit | None = None
+        self._spoke = self._leaves = False
+        """It has said something; it has said that it leaves."""
         self._pending: list[str] = list(SOURCES)
         self._unread = Unread(settings.unknown_after)
         self._timers: dict[Callable[[], None], Timer] = {}
@@ -183,9 +185,10 @@ class Prober:
         else:
             self.runs += 1
             self._heard, self._ended_for, self._exit = self._loop.now(), None, None
+            self._spoke = self._leaves = False
             self._pending = list(SOURCES)
             self._step(ReporterEvent.STARTED)
-            self._at(self._heard + self.ttl, self._look_for_silence)
+            self._at(self._heard + self._patience_s, self._look_for_silence)
         self._listener.changed()
 
     # -------------------------------------------------------------------------------------- it speaks
@@ -193,6 +196,8 @@ class Prober:
     def line(self, line: bytes | TooLong, number: int) -> None:  # noqa: ARG002
         """RunOwner."""
         self._heard = self._loop.now()
+        if self.stopping:
+            return  # nobody goes by it any more
         try:
             told = _decode(line) if isinstance(line, bytes) else None
         except (msgspec.MsgspecError, ValueError) as error:
@@ -211,12 +216,15 @@ class Prober:
             self._read()
             self._listener.alive()
         else:
+            self._spoke, self._leaves = True, told.rest
             self._pending, self.resting = told.pending, told.rest
             self.interval, self.note = told.interval_s or self.settings.interval, told.note
             if not told.pending:
                 self.cause = ""
                 self._again = self._again if told.blind else 0
             self._read()
+            if self._leaves:
+                self._at(self._heard + self._patience_s, self._look_for_silence)
             self._listener.heard(told)
             self._listener.changed()
         if self._ended_for is None and (why := self._overgrown()):
@@ -240,17 +248,32 @@ class Prober:
     # -------------------------------------------------------------------------------- it falls silent
 
     @property
+    def shown(self) -> ReporterState:
+        """Its state as others see it: that one which leaves again was started is no news."""
+        passing = self.resting and self.state is ReporterState.RUNNING
+        return ReporterState.WAITING if passing else self.state
+
+    @property
     def ttl(self) -> float:
         """Seconds of silence after which it counts as hanging."""
         return schedule.time_to_live(self.interval, self.settings.timeout)
 
+    @property
+    def _patience_s(self) -> float:
+        """How long it may be silent now: longer between two readings than before the first or its end."""
+        if self._leaves:
+            return self.settings.timeout
+        return self.ttl if self._spoke else self.settings.interval + self.settings.timeout
+
     def _look_for_silence(self) -> None:
         if self.child is None or self._ended_for is not None:
             return
-        if self._loop.now() < self._heard + self.ttl:
-            self._at(self._heard + self.ttl, self._look_for_silence)
+        if self._loop.now() < self._heard + self._patience_s:
+            self._at(self._heard + self._patience_s, self._look_for_silence)
+        elif self._leaves:
+            self._finish(f"did not leave within {self._patience_s:g} s", at_once=True)
         else:
-            self._finish(f"said nothing for {self.ttl:g} s", at_once=True)
+            self._finish(f"said nothing for {self._patience_s:g} s", at_once=True)
 
     def _watch_unread(self) -> None:
         due = self._unread.due()
@@ -298,7 +321,8 @@ class Prober:
         self.cause = f"cannot be killed: {named}"
         if self.child is not None:
             self.child.gone(self.cause)
-        self._listener.changed()
+        if not self.stopping:
+            self._listener.changed()
 
     def over(self) -> None:
         """RunOwner: nothing of it is left."""
@@ -316,7 +340,7 @@ class Prober:
         elif self._ended_for == "":
             self._step(ReporterEvent.SUCCEEDED)
             self._later(0)
-        elif self._exit == Exit(status=0) and self.resting:
+        elif self._exit == Exit(status=0) and self._leaves:
             self.in_a_row, self.cause = 0, ""
             self._step(ReporterEvent.SUCCEEDED)
             self._later(self.interval)

@@ -33,7 +33,7 @@ def test_each_room_is_the_source_of_an_import_contract() -> None:
         for contract in tree.pyproject()["tool"]["importlinter"]["contracts"]
         for module in contract.get("source_modules", [])
     }
-    assert sources == {f"xce.{room}" for room in tree.ROOMS}
+    assert {source for source in sources if source.count(".") == 1} == {f"xce.{room}" for room in tree.ROOMS}
 
 
 def test_the_architecture_names_all_rooms() -> None:
@@ -62,6 +62,10 @@ VIOLATIONS = {
     "agent/nvml.py": ("import pynvml", "pynvml is imported in agent.probe.nvml alone"),
     "agent/route.py": ("import pyroute2", "pyroute2 is imported in agent.probe.links alone"),
     "prepare/remote.py": ("import grpclib", "grpclib and protobuf are imported in csi_node_helper alone"),
+    "agent/discovery/wrong.py": (
+        "import xce.agent.probe.reading",
+        "the agent's process does not reach what reads devices",
+    ),
     "agent/starter.py": ("import subprocess", "one loop of our own, one way to start a process"),
 }
 

@@ -75,6 +75,14 @@ def test_a_call_that_hangs_is_told_ended_and_ends_with_the_fault(site: Site, has
     site.until(lambda: hasty.health() == WELL)
 
 
+def test_a_library_that_leaks_costs_a_new_process_now_and_then(site: Site, tmp_path: Path) -> None:
+    rig = four(site, tmp_path, recycle_memory_mb=150)
+    assert rig.library is not None
+    rig.library.control({"leak.nvmlDeviceGetCount_v2.*": 40 << 20})
+    site.until(lambda: rig.probe()["runs"] >= 3)
+    assert (rig.probe()["failures"], rig.health()) == (0, WELL)
+
+
 def test_a_gpu_with_a_condemning_xid_is_not_offered_until_an_admin_says_so(site: Site, rig: Rig) -> None:
     assert rig.library is not None
     rig.library.xid(2, 79)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from xce.agent.discovery import keep
@@ -174,6 +175,17 @@ def test_another_device_in_the_same_place_is_not_the_old_one(kept: Kept) -> None
     kept.read(gpu(A, A_AT), gpu("GPU-cccc", B_AT), nic())
     assert kept.health() == {A: "available", B: "lost", "GPU-cccc": "available", NIC: "available"}
     assert kept[B].reason == "removed: GPU-cccc is in its place"
+
+
+def test_a_gpu_that_a_virtual_machine_has_is_the_same_one_and_not_offered(kept: Kept) -> None:
+    held = msgspec.structs.replace(
+        gpu(f"pci:{B_AT}", B_AT, driver="vfio-pci"), health=Health.UNAVAILABLE, reason="held by vfio-pci"
+    )
+    kept.read(gpu(A, A_AT), held, nic())
+    assert kept.health() == {A: "available", B: "unavailable", NIC: "available"}
+    assert kept[B].reason == "held by vfio-pci"
+    kept.read(gpu(A, A_AT), gpu(B, B_AT), nic())
+    assert kept.health()[B] == "available"
 
 
 def test_a_device_first_met_by_its_address_is_the_one_whose_uuid_is_read_later() -> None:

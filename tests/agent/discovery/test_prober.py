@@ -101,6 +101,7 @@ def test_one_that_rests_is_started_by_an_event_or_rarely_by_time(case: Case) -> 
     assert prober.due is not None
     assert 40 < prober.due - case.kernel.loop.now() <= 50
     prober.wake()
+    assert (prober.state, prober.shown) == (ReporterState.RUNNING, ReporterState.WAITING)
     case.kernel.until(lambda: case.starts == 2 and prober.child is None)
     assert case.ear.blind == []
 
@@ -123,6 +124,20 @@ def test_one_that_hangs_is_told_ended_and_started_anew(case: Case) -> None:
     case.kernel.until(lambda: prober.failures == 1)
     assert prober.cause == "said nothing for 0.5 s"
     case.kernel.until(lambda: case.starts == 2)
+
+
+def test_one_that_says_it_leaves_and_does_not_is_ended(case: Case) -> None:
+    prober = case.begin(f"echo '{RESTING}'; trap '' TERM; sleep 1000", timeout=0.3, grace=0.2)
+    case.kernel.until(lambda: prober.failures == 1)
+    assert prober.cause == "did not leave within 0.3 s"
+    case.kernel.until(lambda: case.starts == 2)
+
+
+def test_one_that_is_being_stopped_is_not_listened_to_any_more(case: Case) -> None:
+    prober = case.begin(f"echo '{LINE}'; while read -r order <&3; do :; done; echo '{RESTING}'")
+    case.kernel.until(lambda: case.ear.lines)
+    case.stop()
+    assert (len(case.ear.lines), prober.last_exit) == (1, "exit status 0")
 
 
 def test_what_is_not_read_for_too_long_is_told_once_with_the_cause(case: Case) -> None:
