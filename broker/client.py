@@ -252,7 +252,8 @@ class Watch:
         elif not found():
             self._client.wait_until(found, timeout, fail_early=False)
         self._begun = self._begun or isinstance(event, Fresh)
-        self._client.line.pump()  # credit goes out now, not when the user comes back
+        if self._follow.to_send:
+            self._client.line.pump()  # credit goes out now, not when the user comes back
         return event
 
     def __iter__(self) -> Iterator[Event]:

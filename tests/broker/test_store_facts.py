@@ -60,6 +60,8 @@ def any_of(hint: Any) -> st.SearchStrategy[Any]:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is list:
         return st.lists(any_of(*arguments), max_size=3)
+    if origin is tuple:
+        return st.tuples(*map(any_of, arguments))
     if origin is dict:
         return st.dictionaries(*map(any_of, arguments), max_size=2)
     if origin in {Union, UnionType}:

@@ -78,6 +78,6 @@ def test_two_thousand_come_back_spread_after_a_restart_of_the_broker(site: Site)
     print(
         f"back within {time.monotonic() - began:.1f} s, slowest status {slowest:.2f} s, a second: {arrivals}"
     )
-    assert max(arrivals) <= MANY / 4 * 2, "half of them in one second is a herd, however busy this machine is"
+    assert max(arrivals) <= MANY / 3, "a quarter is right; on a busy machine some come late, with others"
     assert slowest < 1 * 5
     assert site.broker.running()

@@ -60,6 +60,8 @@ def anything(kind: Any) -> st.SearchStrategy[Any]:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is list:
         return st.lists(anything(inner[0]), max_size=2)
+    if origin is tuple:
+        return st.tuples(*map(anything, inner))
     if origin is dict:
         return st.dictionaries(anything(inner[0]), anything(inner[1]), max_size=2)
     if origin in {typing.Union, types.UnionType}:
