@@ -22,7 +22,7 @@ from xce.model.configuration import AgentFile
 from xce.model.refusal import ConfigRefused
 from xce.model.role import Role
 from xce.model.supply import name_problem
-from xce.reporters import cage, directory
+from xce.reporters import cage, directory, supervisor
 from xce.wire import keys
 from xce.wire.dealer import Dealer, LinkState
 from xce.wire.keys import KeyFileError
@@ -268,8 +268,8 @@ def _leftovers(settings: AgentFile) -> Iterator[Finding]:
         client.ask(f"{settings.run_directory}/agent.sock", op="status")
     except (client.NotRunning, client.AgentError):
         own = cgroup.own()
-        name = settings.name or socket.gethostname()
-        home = Cgroup(settings.cgroup) if settings.cgroup else own.child(f"xce-{name}") if own else None
+        label = supervisor.label(settings.name or socket.gethostname(), settings.state_directory)
+        home = Cgroup(settings.cgroup) if settings.cgroup else own.child(f"xce-{label}") if own else None
         pids = home.pids() if home is not None else []
         if pids:
             some = ", ".join(str(pid) for pid in pids[:8])

@@ -4,6 +4,7 @@ Puts the parts of `xce.reporters` on the agent's loop and between them and the n
 imported after the connection to the broker was begun, not before.
 """
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -53,6 +54,8 @@ class Crew:
         self._state_directory, self._group_setting = state_directory, group
         self._group_fault = ""
         self._supervisor: Supervisor | None = None
+        self._claim = -1
+        """Holds `_home` against other agents."""
         self.discovery: Discovery | None = None
         self._watch: Watch | None = None
         self._source = BuiltinSource(loop, node)
@@ -221,13 +224,25 @@ class Crew:
         self._memory.keep_generations(self._node.generations)
 
     def _find_home(self) -> cgroup.Cgroup | None:
+        self._let_go()
+        self._group_fault = ""
+        label = supervisor.label(self._name, self._state_directory)
         try:
-            group = supervisor.home(self._name, setting=self._group_setting, own=cgroup.own())
+            group = supervisor.home(label, setting=self._group_setting, own=cgroup.own())
+            self._claim = group.claim() if group is not None else -1
+        except BlockingIOError:
+            which = self._group_setting or "ours"
+            self._group_fault = f"cannot use {which}: it is another agent's; set `cgroup:` to one of our own"
+            return None
         except OSError as error:
             self._group_fault = f"cannot make {self._group_setting or 'one'}: {error.strerror}"
             return None
-        self._group_fault = ""
         return group
+
+    def _let_go(self) -> None:
+        if self._claim >= 0:
+            os.close(self._claim)
+            self._claim = -1
 
     def _directory_changed(self, candidates: dict[str, Candidate]) -> None:
         assert self._supervisor is not None

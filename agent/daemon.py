@@ -82,7 +82,7 @@ class Daemon:
         self.faults: dict[str, str] = {}
         """What is or was wrong with the process itself, by what it is about; '' when it is right again."""
         self.memory = Memory(settings.state_directory)
-        self._lock = _prepare(settings, state=self.memory.directory)
+        self._locks = _prepare(settings, state=self.memory.directory)
         try:
             self.name = identity.name_of(settings, role)
         except KeyFileError as error:
@@ -379,7 +379,8 @@ class Daemon:
         for part in (self._control, self._exporter, self.link, self.loop):
             if part is not None:
                 part.close()
-        self._lock.release()
+        for lock in self._locks:
+            lock.release()
 
 
 def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
@@ -392,12 +393,13 @@ def _discovery(settings: Settings) -> configuration.Discovery | None:
     return settings.discovery if isinstance(settings, AgentFile) else None
 
 
-def _prepare(settings: Settings, *, state: str) -> Lock:
-    """Directories and the lock. `state`: '' if nothing may be kept."""
+def _prepare(settings: Settings, *, state: str) -> list[Lock]:
+    """Directories and their locks: each belongs to one agent. `state`: '' if nothing may be kept."""
+    state = state or f"{settings.run_directory}/state"
     try:
         os.makedirs(settings.run_directory, mode=0o755, exist_ok=True)
-        os.makedirs(state or f"{settings.run_directory}/state", mode=0o755, exist_ok=True)
-        return Lock(f"{settings.run_directory}/agent.pid")
+        os.makedirs(state, mode=0o755, exist_ok=True)
+        return [Lock(f"{directory}/agent.pid") for directory in (settings.run_directory, state)]
     except AlreadyRunning as error:
         raise CannotStart(str(error)) from error
     except OSError as error:

@@ -352,7 +352,7 @@ def control_group() -> Path | None:
     """A new control group for the reporters, None where none can be made."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if " - cgroup2 " in line:
-            group = Path(line.split()[4]) / f"xce-demo-{secrets.token_hex(4)}"
+            group = Path(line.split()[4]) / f"xce-demo-{os.getpid()}-{secrets.token_hex(4)}"
             try:
                 group.mkdir()
             except OSError:
@@ -387,7 +387,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if os.geteuid() != 0:
         told("Not root: reporters run as you, without a control group of their own.")
-    with tempfile.TemporaryDirectory(prefix="xce-demo-") as name:
+    with tempfile.TemporaryDirectory(prefix=f"xce-demo-{os.getpid()}-") as name:
         folder = Path(name)
         folder.chmod(0o755)
         demo = Demo(folder)

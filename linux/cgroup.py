@@ -5,6 +5,7 @@ gone reads as empty. See the kernel's admin-guide/cgroup-v2.
 """
 
 import errno
+import fcntl
 import os
 import signal
 from pathlib import Path
@@ -134,6 +135,19 @@ class Cgroup(NamedTuple):
         except (FileNotFoundError, PermissionError):
             return False
         return True
+
+    def claim(self) -> int:
+        """A descriptor that says that the group is ours until it is closed.
+
+        Raises `BlockingIOError` if it is somebody else's. Binds only those who ask; ends with the process.
+        """
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
 
     def enter(self) -> None:
         """Move the calling process into it."""

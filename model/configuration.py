@@ -212,11 +212,12 @@ class AgentFile(_File, frozen=True, kw_only=True):
     name: str = ""
     """'' means the host name."""
     state_directory: str = "/var/lib/xce-agent"
-    """Known types, generations of inventories, the reporters' own directories. Fixed while it runs."""
+    """Known types, generations of inventories, the reporters' own directories. On a local file system; one
+    agent's alone. Fixed while it runs."""
     run_directory: str = "/run/xce-agent"
     """Lock and control socket. Fixed while it runs."""
     cgroup: str = ""
-    """Where reporters' cgroups are made; '' means below the agent's own."""
+    """Where reporters' cgroups are made; '' means below the agent's own. Belongs to one agent."""
     reporters: AgentReporters = AgentReporters()
     """What all reporters of the node have in common."""
     discovery: Discovery = Discovery()

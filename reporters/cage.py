@@ -7,6 +7,7 @@ is built: everything that varies is an argument. Nothing is started here: a plan
 carried out.
 """
 
+import os
 import re
 import resource
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,6 +32,10 @@ _ENTER = (
     'cd "$2" || exit 125; ulimit -c 0; ulimit -n "$3"; ulimit -f "$4"; ulimit -t "$5"; '
     'if [ -n "$6" ]; then ulimit -d "$6"; fi; unset OLDPWD; shift 6; exec "$@"'
 )
+ENTRY_BYTES = (128 << 10) - 1
+"""Of one argument or NAME=VALUE: the kernel's MAX_ARG_STRLEN, without the final NUL."""
+EXPECT_BYTES = 120_000
+"""Of the names in XCE_EXPECT and LSF_RESOURCES."""
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -97,6 +102,12 @@ def _settings_problem(settings: ReporterSettings) -> str:
             return f"environment: '{escape(name)}' cannot be set"
         if name.startswith("XCE_"):
             return f"environment: '{name}' is the agent's to set"
+        if len(os.fsencode(f"{name}={value}")) > ENTRY_BYTES:
+            return (
+                f"environment: '{escape(name)}' is longer than {ENTRY_BYTES} bytes, and cannot be passed on"
+            )
+    if any(len(os.fsencode(argument)) > ENTRY_BYTES for argument in settings.arguments):
+        return f"arguments: one is longer than {ENTRY_BYTES} bytes, and cannot be passed on"
     if any("\0" in argument for argument in settings.arguments):
         return "arguments: a NUL character cannot be passed on"
     return ""
@@ -144,7 +155,7 @@ def environment(
     """
     settings = candidate.settings
     user = person.user.name if person.user else ""
-    names = " ".join(expected)
+    names = " ".join(fitting(expected))
     fixed = {
         "LC_ALL": "C.UTF-8",
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
@@ -164,6 +175,16 @@ def environment(
         "XCE_PROTO": "1",
     }
     return {**fixed, **(elim if settings.mode is Mode.ELIM else {}), **settings.environment, **ours}
+
+
+def fitting(expected: Sequence[str]) -> Sequence[str]:
+    """As many of the names, from the first on, as one entry of an environment can hold."""
+    room = EXPECT_BYTES
+    for count, name in enumerate(expected):
+        room -= len(os.fsencode(name)) + 1
+        if room < 0:
+            return expected[:count]
+    return expected
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from xce.linux import paths
+from xce.linux import elf, paths
 from xce.model.builtin_types import OWN
 from xce.model.configuration import ReporterSettings
 from xce.model.refusal import ConfigRefused
@@ -191,6 +191,7 @@ def _inspect(
         found = os.fstat(fd)
         signature = signature_of(found)
         head = os.pread(fd, HEAD, 0)
+        wrong = head_problem(head) or (elf.problem(fd) if head.startswith(elf.MAGIC) else "")
         if before is not None and before.signature == signature and before.digest:
             digest, copy = before.digest, before.copy
         elif found.st_size > most:
@@ -209,7 +210,7 @@ def _inspect(
     return Candidate(
         name=os.path.basename(path),
         path=path,
-        problem=problem or head_problem(head),
+        problem=problem or wrong,
         warning=read.warning,
         digest=digest,
         signature=signature,
@@ -241,7 +242,7 @@ def head_problem(head: bytes) -> str:
     """
     if not head:
         return "is empty"
-    if head.startswith(b"\x7fELF"):
+    if head.startswith(elf.MAGIC):
         return ""
     if head.startswith(b"\xef\xbb\xbf#!"):
         return "a byte-order mark stands before the #! on the first line: save it without one"
@@ -250,6 +251,8 @@ def head_problem(head: bytes) -> str:
     line = head.split(b"\n")[0]
     if line.endswith(b"\r"):
         return "the first line ends with a carriage return: save it with Unix line ends"
+    if len(line) == HEAD:
+        return f"the first line is longer than {HEAD - 1} bytes, and the kernel would cut it"
     interpreter = _interpreter(head)
     if not interpreter:
         return "no interpreter after the #! on the first line"
@@ -278,7 +281,9 @@ class _Read(msgspec.Struct, kw_only=True):
 def _settings(path: str, trusted: Collection[int], before: Candidate | None, parse: Parse) -> _Read:
     """The settings beside a script; those of a file that others could change are a reason not to run."""
     try:
-        os.lstat(path)
+        kind = os.lstat(path).st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind):
+            return _misfit(f"cannot use {escape(path)}: it is not a regular file", (), before)
         fd = paths.open_checked(path, trusted)
     except FileNotFoundError:
         return _Read()

@@ -159,6 +159,14 @@ class Reporter:
         return max(0.0, self.due - self._loop.now()) if self._timer else None
 
     @property
+    def note(self) -> str:
+        """What people should know about it although it may be good; '' if nothing."""
+        expected = cage.expected(self.candidate.settings, self._assigned[1])
+        left_out = len(expected) - len(cage.fitting(expected))
+        told = f"{left_out} of {len(expected)} expected names do not fit into XCE_EXPECT" if left_out else ""
+        return "; ".join(part for part in (self.candidate.warning, self.person.note, told) if part)
+
+    @property
     def user(self) -> str:
         """As whom it runs, for showing."""
         return self.person.user.name if self.person.user else f"uid {self._shared.policy.uid}"

@@ -19,7 +19,7 @@ def told(reporter: "Reporter") -> message.ReporterState:
     return message.ReporterState(
         state=reporter.shown().value,
         cause=reporter.held_back or reporter.cause,
-        note="; ".join(part for part in (candidate.warning, reporter.person.note) if part),
+        note=reporter.note,
         path=escape(candidate.path, PATH),
         script=candidate.digest[:16],
         mode=candidate.settings.mode.value,

@@ -8,6 +8,7 @@ stop, or a crash and the next start, nothing is left. It knows nothing of values
 import os
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import blake2b
 
 from xce.linux import users
 from xce.linux.cgroup import Cgroup
@@ -25,10 +26,21 @@ from xce.reporters.result import Sink, View
 CONTROLLERS = frozenset({"memory", "pids"})
 LEAVING_LOOK, LEAVING_LOOKS = 0.02, 50
 """Seconds between, and number of, tries to remove the groups at the end."""
+NAME_CHARACTERS = 200
+"""Of a host's name in that of a group, which may have 255 in all."""
 BESIDE = "xce-agent-itself"
 """The group that the agent moves to when the one that it is in shall hand controllers on."""
 STOP_GRACE = 5.0
 """Longest time between TERM and KILL when the agent stops."""
+
+
+def label(name: str, state_directory: str) -> str:
+    """What tells two agents of a host apart, also of the same name; the same after a crash.
+
+    Each has a state directory, which it locks. `state_directory` must not be able to hang.
+    """
+    place = blake2b(os.fsencode(os.path.realpath(state_directory)), digest_size=4).hexdigest()
+    return f"{name[:NAME_CHARACTERS]}-{place}"
 
 
 def home(label: str, *, setting: str = "", own: Cgroup | None) -> Cgroup | None:

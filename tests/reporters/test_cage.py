@@ -1,5 +1,6 @@
 """The cage as a plan: whom it admits, what it asks for. That it holds is tried in test_supervisor.py."""
 
+import json
 import resource
 
 import pytest
@@ -79,6 +80,8 @@ def test_a_script_must_be_readable_by_its_user(mode: int, uid: int, gid: int, ad
         (ReporterSettings(environment={"A=B": "x"}), "'A=B' cannot be set"),
         (ReporterSettings(environment={"A": "x\0y"}), "'A' cannot be set"),
         (ReporterSettings(arguments=["a\0b"]), "NUL"),
+        (ReporterSettings(environment={"A": "x" * 131_070}), "'A' is longer than 131071 bytes"),
+        (ReporterSettings(arguments=["", "x" * 131_072]), "one is longer than 131071 bytes"),
     ],
 )
 def test_settings_that_cannot_be_carried_out_are_refused(settings: ReporterSettings, problem: str) -> None:
@@ -163,3 +166,19 @@ def test_a_file_that_grows_without_end_ends_at_its_limit(node: Node) -> None:
     node.start()
     assert node.ran("fill").fault == "killed by SIGXFSZ"
     assert (node.base / "state/reporters/fill/big").stat().st_size == 1 << 20
+
+
+def test_with_more_expected_names_than_an_entry_holds_it_is_started_and_says_how_many_are_missing(
+    node: Node,
+) -> None:
+    """It once could not be started at all: E2BIG."""
+    names = [f"{'n' * 50}_{number:05d}" for number in range(4000)]
+    node.script("many", "#!/bin/sh\nset -- $XCE_EXPECT\necho $#\n", json.dumps({"reports": names}))
+    longest = json.dumps({"environment": {"A": "x" * 131_069}, "arguments": ["x" * 120_000]})
+    node.script("long", "#!/bin/sh\necho ${#A} ${#1}\n", longest)
+    node.start()
+    (line,) = node.ran("many").lines
+    assert isinstance(line, bytes)
+    assert 2000 < int(line) < 2200
+    assert f"{4000 - int(line)} of 4000 expected names do not fit into XCE_EXPECT" in node.now("many").note
+    assert node.ran("long").lines == [b"131069 120000"]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -332,12 +333,6 @@ def test_a_bomb_of_aliases_is_refused_soon(place: Path) -> None:
     assert time.monotonic() - began < 1.5  # 0.15 s; with the limit of big files it was 2 s
 
 
-def test_what_is_no_file_is_no_settings(place: Path) -> None:
-    put(place / "free")
-    (place / "free.yaml").mkdir()
-    assert one(place).problem == f"cannot read {place}/free.yaml: Is a directory"
-
-
 NFS = mountinfo.parse("30 1 0:9 / /x rw - nfs4 server:/x rw\n")[0]
 
 
@@ -407,3 +402,45 @@ def test_a_directory_that_hangs_is_a_fault_and_costs_neither_the_loop_nor_what_i
     assert seen[-1].keys() == {"free"}
     watch.close()
     kernel.until(lambda: not len(kernel.reaper))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\x7fELF\necho no program\n", "is a damaged program: its ELF header makes no sense"),
+        (b"#!/bin/sh" + b" " * 250 + b"-x\necho long\n", "the first line is longer than 255 bytes"),
+        (b"#!/bin/" + b"x" * 300, "the first line is longer than 255 bytes"),
+    ],
+)
+def test_what_libc_would_give_to_a_shell_instead_is_refused(
+    place: Path, content: bytes, problem: str
+) -> None:
+    """setpriv's execvp runs by /bin/sh whatever the kernel does not take for a program."""
+    put(place / "odd", content)
+    assert one(place, "odd").problem.startswith(problem)
+
+
+def test_a_first_line_as_long_as_the_kernel_takes_is_good(place: Path) -> None:
+    put(place / "long", b"#!/bin/sh" + b" " * 244 + b"-x\necho 1\n")
+    assert one(place, "long").problem == ""
+
+
+@pytest.mark.parametrize("kind", [0, stat.S_IFIFO, pytest.param(stat.S_IFCHR, marks=pytest.mark.root)])
+def test_settings_that_are_no_file_are_refused_and_not_read_as_none(place: Path, kind: int) -> None:
+    put(place / "free")
+    odd = place / "free.yaml"
+    if not kind:
+        odd.mkdir()
+        assert one(place).problem == f"cannot use {odd}: it is not a regular file"
+        return
+    os.mknod(odd, kind | 0o644, os.makedev(1, 5))
+    before = one(place)
+    assert before.problem == f"cannot use {odd}: it is not a regular file"
+    odd.unlink()
+    put(odd, "interval: 7\n", 0o644)
+    good = one(place)
+    odd.unlink()
+    os.mknod(odd, kind | 0o644, os.makedev(1, 5))
+    after = one(place, before={"free": good})
+    assert (after.problem, after.settings.interval) == ("", 7)
+    assert "not a regular file; the settings before it stay in force" in after.warning
