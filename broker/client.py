@@ -37,6 +37,7 @@ from xce.broker.session import (
 from xce.model.instance import Inventory
 from xce.model.message import (
     Answer,
+    BackupRequest,
     BindingView,
     BrokerStatus,
     Claims,
@@ -98,6 +99,8 @@ class Client:
     def ask(self, request: MineRequest, *, timeout: float | None = None) -> Mine: ...
     @overload
     def ask(self, request: InventoriesRequest, *, timeout: float | None = None) -> InventoryBodies: ...
+    @overload
+    def ask(self, request: BackupRequest, *, timeout: float | None = None) -> Done: ...
     @overload
     def ask(self, request: Order, *, timeout: float | None = None) -> Done: ...
 

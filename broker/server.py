@@ -19,7 +19,8 @@ from typing import Protocol
 import msgspec
 
 from xce.broker.audit import Audit as AuditLog
-from xce.broker.core.effect import Audit, CutOff, Effect, Note, Persist, Send, SendBytes
+from xce.broker.copies import Copies
+from xce.broker.core.effect import Audit, Backup, CutOff, Effect, Note, Persist, Send, SendBytes
 from xce.broker.core.journal import done_of
 from xce.broker.core.ledger import Answered
 from xce.broker.core.machine import Broker
@@ -83,6 +84,7 @@ class Server:
         self._bugs: set[str] = set()
         self._synced = self._crowded = 0
         self._commits = _Commits()
+        self._copies = Copies(store)
         broker.questions.outside = self._counters
 
     # -------------------------------------------------------------------------------------- start, end
@@ -200,6 +202,7 @@ class Server:
 
     def _second(self, now: float) -> None:
         self._guard(lambda: self.broker.second(now))
+        self.perform(self._copies.done())
         if self.router is not None:
             for due, peer in self._cuts:
                 if due <= now:
@@ -258,6 +261,8 @@ class Server:
                     self._cuts.append((self.clock() + CUT_AFTER_S, effect.peer))
                 case Audit():
                     self._audit(effect)
+                case Backup():
+                    self._copies.begin(effect)
                 case Note():
                     (log.warning if effect.fault else log.info)("%s", effect.text)
 

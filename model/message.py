@@ -625,6 +625,12 @@ class QuarantineClear(_Request, frozen=True, kw_only=True, tag="quarantine.clear
     reason: str
 
 
+class BackupRequest(_Request, frozen=True, kw_only=True, tag="backup"):
+    """Write a whole copy of the facts beside the store, as `facts.copy`; answered by `Done` with its last
+    revision.
+    """
+
+
 class _Answer(_Document, frozen=True, kw_only=True):
     """An answer; `id` is the request's."""
 
@@ -799,6 +805,7 @@ Read: TypeAlias = (
     | StatusRequest
     | ClaimsRequest
     | KeysRequest
+    | BackupRequest
 )
 Order: TypeAlias = (
     HostAdd

@@ -25,6 +25,9 @@ COMMANDS = {
     "watch": "follow the changes, one line each",
     "snapshot": "take a snapshot and show its number and quality, or all of it as JSON",
     "key": "make, accept, revoke and list the keys of peers",
+    "backup": "write a copy of everything durable to a file",
+    "restore": "put a copy in the place of the broker's store",
+    "export": "print everything durable as JSON lines",
     "token": "make, list and revoke tokens with which hosts join by themselves",
 }
 """In the order of `--help`, with what each does. A command's module has its name."""

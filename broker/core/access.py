@@ -33,6 +33,7 @@ ROLES: dict[type, frozenset[Role]] = {
     m.StatusRequest: _READERS,
     m.ClaimsRequest: _READERS,
     m.KeysRequest: _ADMIN,
+    m.BackupRequest: _ADMIN,
     # orders
     m.HostAdd: _PROVIDERS,
     m.HostAdmit: _ADMIN,

@@ -53,6 +53,13 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     address: str = ""
 
 
+class Backup(msgspec.Struct, frozen=True):
+    """Write a whole copy of the facts, and answer with its last revision."""
+
+    peer: Peer
+    request_id: str
+
+
 class Note(msgspec.Struct, frozen=True):
     """Something for the log: the begin or the end of a fault, once each."""
 
@@ -60,4 +67,4 @@ class Note(msgspec.Struct, frozen=True):
     fault: bool
 
 
-Effect: TypeAlias = Send | SendBytes | Persist | CutOff | Audit | Note
+Effect: TypeAlias = Send | SendBytes | Persist | CutOff | Audit | Backup | Note

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from xce.broker.core.claims import Claims
-from xce.broker.core.effect import SendBytes
+from xce.broker.core.effect import Backup, SendBytes
 from xce.broker.core.location import Location, View, unpacked
 from xce.broker.core.peer import Peer
 from xce.broker.core.state import State
@@ -67,6 +67,7 @@ class Questions:
             m.StatusRequest: self._status,
             m.ClaimsRequest: self._claims_are,
             m.KeysRequest: self._keys,
+            m.BackupRequest: self._backup,
         }
         return {kind: self._with_good_id(handler) for kind, handler in handlers.items()}
 
@@ -315,6 +316,9 @@ class Questions:
         ]
         keys.sort(key=lambda key: (key.name, key.public))
         self.state.send(peer, m.Keys(id=request.id, keys=keys))
+
+    def _backup(self, peer: Peer, request: m.BackupRequest, _now: float) -> None:
+        self.state.out.append(Backup(peer, request.id))
 
 
 def _peer_view(peer: Peer, now: float) -> m.PeerView:

@@ -120,9 +120,12 @@ class Store(Protocol):
         """What has been decided since the last call, in the order of `submit`."""
         ...
 
-    def backup(self, path: str) -> int:
-        """Write a whole, consistent copy to `path`; gives its last revision. Blocks, and may be called from
-        another thread while recording goes on. Raises `StoreError`; a copy that failed leaves no file."""
+    def backup(self, path: str = "") -> int:
+        """Write a whole, consistent copy to `path` ('': beside the store); gives its last revision.
+
+        Blocks, and may be called from another thread while recording goes on. Raises `StoreError`; a copy
+        that failed leaves no file.
+        """
         ...
 
     def close(self, deadline: float) -> bool:

@@ -3,6 +3,7 @@
     facts.db, facts.db-wal   the database
     facts.head               the last revision recorded, as text, not synced: evidence
     facts.lock               locked by the broker that runs, with its pid
+    facts.copy               the last backup that was asked for
 
 `facts.db` is made under another name and renamed when complete, so that one that is empty or has no tables
 was damaged later. `facts.head` is written after each commit: a database that ends before it has lost facts.
@@ -53,6 +54,7 @@ class Place:
         self.wal = directory / "facts.db-wal"
         self.head = directory / "facts.head"
         self.lock = directory / "facts.lock"
+        self.copy = directory / "facts.copy"
 
     def pieces(self) -> Iterator[tuple[Path, str]]:
         """The database's files that exist, with their suffixes."""
@@ -243,6 +245,15 @@ def last_revision(copy: Path) -> int:
     """The last revision of a copy, which is checked."""
     with in_words(copy), _reading(copy) as connection:
         return check(connection, copy, known=len(STEPS))
+
+
+@contextlib.contextmanager
+def reading(copy: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a copy, which is checked."""
+    _refuse_hollow(copy)
+    with in_words(copy), _reading(copy) as connection:
+        check(connection, copy, known=len(STEPS))
+        yield connection
 
 
 def _reading(base: Path) -> contextlib.closing[sqlite3.Connection]:

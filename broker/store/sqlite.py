@@ -129,9 +129,9 @@ class SqliteStore:
                 self._waiting.clear()
         return outcomes
 
-    def backup(self, path: str) -> int:
+    def backup(self, path: str = "") -> int:
         """See `Store.backup`."""
-        target = Path(path)
+        target = Path(path) if path else self._place.copy
         new = self._recorder.copy(target.with_name(target.name + ".new"))
         last = files.last_revision(new)
         new.replace(target)
@@ -303,6 +303,13 @@ class _Recorder:
         """Which files the names stand for. SQLite would go on writing into files that were deleted."""
         found = [os.stat(self._place.base), os.stat(self._place.wal)]
         return [(status.st_dev, status.st_ino) for status in found]
+
+
+def facts_of(copy: Path) -> list[Fact]:
+    """The facts in a backup, which is checked. Raises `StoreError`."""
+    with files.reading(copy) as connection:
+        rows = connection.execute("SELECT revision, body FROM facts ORDER BY revision").fetchall()
+    return _decoded(copy, rows)
 
 
 def _decoded(base: Path, rows: list[tuple[int, bytes]]) -> list[Fact]:

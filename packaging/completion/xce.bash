@@ -33,6 +33,9 @@ _xce() {
         xce-broker/watch) words='--broker --key --broker-key --timeout --location --count --seconds --json --help' ;;
         xce-broker/snapshot) words='--broker --key --broker-key --timeout --inventories --json --help' ;;
         xce-broker/key) words='new add revoke list --hosts --help --role --offline --reason --directory --broker --key --broker-key --timeout --json' ;;
+        xce-broker/backup) words='--broker --key --broker-key --timeout --config --help' ;;
+        xce-broker/restore) words='--config --help' ;;
+        xce-broker/export) words='--broker --key --broker-key --timeout --from --config --help' ;;
         xce-broker/token) words='new list revoke --help --hosts --out --lifetime --admit --role --broker --key --broker-key --timeout --json --reason' ;;
         *) words='' ;;
     esac
@@ -40,7 +43,7 @@ _xce() {
         case $program in
             xce-agent) words='run status inventory topology discovery reporter explain doctor join key removal --help' ;;
             xce-reporter) words='run status replay simulate fleet --help' ;;
-            xce-broker) words='run status hosts host drain hold supply types pools pool claim quarantine watch snapshot key token --help' ;;
+            xce-broker) words='run status hosts host drain hold supply types pools pool claim quarantine watch snapshot key backup restore export token --help' ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
