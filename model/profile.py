@@ -111,6 +111,15 @@ class Profile(_Section, frozen=True, kw_only=True):
     """A device that is still in use so long after the release began is quarantined."""
 
 
+class Orphans(StrEnum):
+    """What is done with control groups, mounts and files of ours that no claim owns."""
+
+    REPORT = "report"
+    """They are shown."""
+    CLEAN = "clean"
+    """They are shown, their processes ended, and they are removed."""
+
+
 class Claims(_Section, frozen=True, kw_only=True):
     """`claims:` of agent.yaml."""
 
@@ -128,6 +137,8 @@ class Claims(_Section, frozen=True, kw_only=True):
     """For one operation on a file system that can hang: network, FUSE."""
     probe_s: float = 30
     """Between two looks at whether such a file system still answers."""
+    orphans: Orphans = Orphans.REPORT
+    """What is done with things of ours that no claim owns."""
     profiles: dict[str, Profile] = {}
     """By name; `default` is for claims that name none."""
 

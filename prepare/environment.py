@@ -31,6 +31,8 @@ from xce.prepare.step import (
 
 INSIDE = "/xce"
 """Where mounts are in a container."""
+CDI_PREFIX = "xce-claim_"
+"""Before the binding in the name of its CDI file."""
 
 
 class EnvironmentHandler(Plain[Environment]):
@@ -92,7 +94,7 @@ def _signature(path: str) -> list[int]:
 def _paths(step: Environment) -> dict[str, str]:
     paths = {"env": f"{step.directory}/env", "json": f"{step.directory}/claim.json"}
     if step.cdi:
-        paths["cdi"] = f"{step.cdi}/xce-claim_{names.encode(step.binding)}.json"
+        paths["cdi"] = f"{step.cdi}/{CDI_PREFIX}{names.encode(step.binding)}.json"
     return paths
 
 

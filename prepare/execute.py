@@ -16,7 +16,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from xce.model.claim import Binding, BindingState, Chosen, Claim
-from xce.prepare import steps
+from xce.model.profile import Orphans
+from xce.prepare import orphans, steps
 from xce.prepare.books import Books
 from xce.prepare.entry import PHASES, STATES, Entry, Event, Phase, Report, StepState, ended
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
@@ -35,6 +36,7 @@ from xce.prepare.steps import handler
 _AGAIN_S = 1.0
 """After what failed outside of the plan: a full disk, an error while taking back."""
 _INTERNAL_S = 30.0
+_SCAN_S = 600.0
 
 
 class Refused(Exception):
@@ -47,7 +49,9 @@ class Executor(Books):
     def __init__(self, journal: Journal, node: Node, boot: str) -> None:
         super().__init__(journal, node)
         self.boot = boot
-        self._next_check = 0.0
+        self._next_check = self._next_scan = 0.0
+        self.orphans: list[str] = []
+        """What of ours nobody owns, as of the last look, in words."""
         for order, works in journal.orders().values():
             entry = self._add(Entry(order, works))
             if order.boot != boot and not entry.leaving:
@@ -195,6 +199,9 @@ class Executor(Books):
         if now >= self._next_check:
             self.check()
             self._next_check = now + self.node.settings.check_s
+        if now >= self._next_scan:
+            self.scan()
+            self._next_scan = now + _SCAN_S
         self._clean_kept()
         waiting = [e.wake for e in self.entries.values() if e.phase is not Phase.READY and not e.void]
         if self.entries or self.journal.kept:
@@ -302,6 +309,18 @@ class Executor(Books):
         self.node.mark("order.after-end")
         self._forget(entry)
         self._tell(ended(entry.id, stone))
+
+    def scan(self) -> None:
+        """Look for what nobody owns; clean it if the admin wants that."""
+        if self.recovering or any(entry.void for entry in self.entries.values()):
+            return
+        owned = [work.step for entry in self.entries.values() for work in entry.works]
+        found = orphans.find(self.node, owned)
+        if self.node.settings.orphans is Orphans.CLEAN:
+            kept = [(orphan, orphans.clean(orphan, self.node)) for orphan in found]
+            self.orphans = [f"{orphan}: {why}" for orphan, why in kept if why]
+        else:
+            self.orphans = [str(orphan) for orphan in found]
 
     def _clean_kept(self) -> None:
         """Directories whose time is over, one at a time."""

@@ -9,7 +9,7 @@ import os
 from xce.linux.cgroup import Cgroup
 from xce.prepare.step import At, Done, Evidence, Group, Outcome, Plain, Wait
 
-PREFIX = "xce-"
+PREFIX = "xce-consumer-"
 """Before the consumer's name: what begins with it below the groups' root is ours."""
 _SOON_S = 0.01
 _TOLD = "told"

@@ -51,7 +51,7 @@ class ScratchHandler(Plain[Scratch]):
     def _make(self, step: Scratch, evidence: Evidence, at: At) -> Evidence | None:
         arguments: dict[str, Any]
         if step.root:
-            arguments = {"root": step.root, "name": _image(step), "bytes": step.bytes, "point": step.point}
+            arguments = {"root": step.root, "name": image_of(step), "bytes": step.bytes, "point": step.point}
             arguments |= {"uid": step.uid, "gid": step.gid, "new": "mount" not in evidence}
             return ask(at, "loop", arguments, remote=True)
         options = {"source": _SOURCE, "size": str(step.bytes), "mode": "0700"}
@@ -68,11 +68,11 @@ class ScratchHandler(Plain[Scratch]):
         outcome = take_off(step.point, _ours(step), evidence, at)
         if not step.root or not isinstance(outcome, Done):
             return outcome
-        gone = ask(at, "unlink", {"root": step.root, "name": _image(step)}, remote=True)
-        return Wait(_LOOK_S, f"removing {step.root}/{_image(step)}") if gone is None else Done()
+        gone = ask(at, "unlink", {"root": step.root, "name": image_of(step)}, remote=True)
+        return Wait(_LOOK_S, f"removing {step.root}/{image_of(step)}") if gone is None else Done()
 
 
-def _image(step: Scratch) -> str:
+def image_of(step: Scratch) -> str:
     """The file; its name says whose it is."""
     return f"xce-{step.name}.img"
 
@@ -80,7 +80,7 @@ def _image(step: Scratch) -> str:
 def _ours(step: Scratch) -> IsOurs:
     if not step.root:
         return having(kind="tmpfs", source=_SOURCE)
-    image = os.path.realpath(step.root) + "/" + _image(step)
+    image = os.path.realpath(step.root) + "/" + image_of(step)
 
     def is_ours(mount: Mount) -> bool:
         return mount.kind == "ext4" and loopdevice.backing(mount.device) == image

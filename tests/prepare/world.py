@@ -227,7 +227,7 @@ class World:
 
     def opened_in(self, consumer: str, *paths: str) -> list[str]:
         """The same for a consumer that this node may not know of any more."""
-        enter = f'echo $$ > {self.group.path}/xce-{consumer}/cgroup.procs && exec "$@"'
+        enter = f'echo $$ > {self.group.path}/xce-consumer-{consumer}/cgroup.procs && exec "$@"'
         command = ["sh", "-c", enter, "sh", sys.executable, "-I", "-S", "-c", _TRY, *paths]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 

@@ -101,7 +101,7 @@ def ended(site: Site, client: Client, *bindings: str) -> None:
 
 def run_in(agent: AgentProgram, consumer: str, *paths: str) -> list[str]:
     """What a process in the consumer's cgroup gets when it opens these."""
-    group = f"{agent.settings['claims']['cgroup']}/xce-{consumer}"
+    group = f"{agent.settings['claims']['cgroup']}/xce-consumer-{consumer}"
     enter = f"echo $$ > {group}/cgroup.procs && exec {sys.executable} -c '{OPEN}' {' '.join(paths)}"
     done = subprocess.run(["/bin/sh", "-c", enter], capture_output=True, text=True, check=True, timeout=30)
     return done.stdout.split("\n")[:-1]
@@ -138,7 +138,7 @@ def test_a_claim_is_made_true_on_the_node_and_taken_back(site: Site) -> None:
         assert bindings_of(agent)[binding]["standing"] == "ready"
         client.ask(m.ClaimRelease(id="", claim="job-7"))
         ended(site, client, binding)
-    assert not os.path.exists(f"{agent.settings['claims']['cgroup']}/xce-7")
+    assert not os.path.exists(f"{agent.settings['claims']['cgroup']}/xce-consumer-7")
     site.until(lambda: bindings_of(agent) == {})
 
 

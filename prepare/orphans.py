@@ -1,0 +1,165 @@
+"""Things of ours that no binding owns: found by their names, reported, and cleaned if the admin wants that.
+
+Ours are control groups that begin with the prefix, what lies in the directory of claims, and CDI and scratch
+files with our name. What others made is never looked at. Nothing is an orphan while the node is recovering:
+then nobody knows who owns what.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from xce.linux import loopdevice, mountapi, mountinfo
+from xce.linux.cgroup import Cgroup
+from xce.prepare import group, names
+from xce.prepare.environment import CDI_PREFIX
+from xce.prepare.scratch import image_of
+from xce.prepare.step import Environment, Group, Node, Scratch, Stage, Step
+
+STAGED, TRIAL = ".staged", ".visible"
+
+
+class Orphan(NamedTuple):
+    """Something without an owner."""
+
+    kind: str
+    """`control group`, `mount`, `directory`, `file`."""
+    path: str
+    seen: str = ""
+    """What is in it: processes, files."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.path}" + (f" ({self.seen})" if self.seen else "")
+
+
+def find(node: Node, owned: Iterable[Step]) -> list[Orphan]:
+    """Everything of ours that belongs to none of these steps; innermost things first."""
+    mine = _Owned(owned)
+    return [
+        *_groups(node, mine),
+        *_mounts(node, mine),
+        *_directories(node, mine),
+        *_files(node, mine),
+    ]
+
+
+class _Owned:
+    """What live bindings own."""
+
+    def __init__(self, owned: Iterable[Step]) -> None:
+        self.groups: set[str] = set()
+        self.directories: set[str] = set()
+        self.staged: set[str] = set()
+        self.files: set[str] = set()
+        for step in owned:
+            if isinstance(step, Group):
+                self.groups.add(step.name)
+            elif isinstance(step, Environment):
+                self.directories.add(step.directory)
+                self.files.add(f"{step.cdi}/{CDI_PREFIX}{names.encode(step.binding)}.json")
+            elif isinstance(step, Stage):
+                self.staged.add(step.point)
+            elif isinstance(step, Scratch) and step.root:
+                self.files.add(f"{step.root}/{image_of(step)}")
+
+
+def _groups(node: Node, mine: _Owned) -> Iterator[Orphan]:
+    for child in node.groups.children():
+        name = child.name.removeprefix(group.PREFIX)
+        if name != child.name and name not in mine.groups and _is_ours(name):
+            pids = child.pids()
+            yield Orphan("control group", child.path, f"{len(pids)} processes" if pids else "")
+
+
+def _is_ours(element: str) -> bool:
+    try:
+        return bool(names.decode(element))
+    except names.NameRefused:
+        return False
+
+
+def _mounts(node: Node, mine: _Owned) -> Iterator[Orphan]:
+    root = node.settings.directory
+    for mount in reversed(node.mounts()):
+        point = mount.point
+        if not point.startswith(f"{root}/") or point in mine.staged:
+            continue
+        if not any(point.startswith(f"{directory}/") for directory in mine.directories):
+            yield Orphan("mount", point, f"{mount.kind} {mount.source}")
+
+
+def _directories(node: Node, mine: _Owned) -> Iterator[Orphan]:
+    root = node.settings.directory
+    for name in _listed(root):
+        path = f"{root}/{name}"
+        if name not in {STAGED, TRIAL} and path not in mine.directories:
+            yield Orphan("directory", path)
+    for name in _listed(f"{root}/{STAGED}"):
+        if f"{root}/{STAGED}/{name}" not in mine.staged:
+            yield Orphan("directory", f"{root}/{STAGED}/{name}")
+
+
+def _files(node: Node, mine: _Owned) -> Iterator[Orphan]:
+    cdi = node.settings.cdi_directory
+    roots = {root.path for profile in node.settings.profiles.values() for root in profile.scratch.values()}
+    safe = {root for root in roots - {""} if mountinfo.may_hang(root, node.mounts()) is None}
+    places = [(cdi, CDI_PREFIX, ".json")] if cdi else []
+    places += [(root, "xce-", ".img") for root in sorted(safe)]
+    for directory, prefix, suffix in places:
+        for name in _listed(directory):
+            path = f"{directory}/{name}"
+            if name.startswith(prefix) and name.endswith(suffix) and path not in mine.files:
+                yield Orphan("file", path)
+
+
+def _listed(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def clean(orphan: Orphan, node: Node) -> str:
+    """Take one away; '' if it is gone, otherwise what keeps it. To be called again, later."""
+    try:
+        if orphan.kind == "control group":
+            return _clean_group(Cgroup(orphan.path))
+        if orphan.kind == "mount":
+            mounts = node.mounts.at(orphan.path)
+            if mounts and mountinfo.can_hang(mounts[-1].kind):
+                return f"{mounts[-1].kind} may hang: unmount it by hand"
+            mountapi.unmount(orphan.path)
+        elif orphan.kind == "directory":
+            return _clean_directory(orphan.path)
+        elif _in_use(orphan.path, node):
+            return "it is mounted"
+        else:
+            os.unlink(orphan.path)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _clean_group(found: Cgroup) -> str:
+    found.kill()
+    return "" if found.remove() else "its processes are being ended"
+
+
+def _clean_directory(path: str) -> str:
+    """Files that we write, and empty mount points; a directory with anything else in it stays."""
+    for name in _listed(path):
+        inside = f"{path}/{name}"
+        with contextlib.suppress(OSError):
+            if name.removesuffix(".new") in {"env", "claim.json"}:
+                os.unlink(inside)
+            else:
+                os.rmdir(inside)
+    os.rmdir(path)
+    return ""
+
+
+def _in_use(path: str, node: Node) -> bool:
+    return any(loopdevice.backing(mount.device) == path for mount in node.mounts() if mount.kind == "ext4")
