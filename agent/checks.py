@@ -1,4 +1,5 @@
-"""The checks of `xce-agent doctor`: each looks at one thing and says what it found.
+"""The checks of `xce-agent doctor`: each looks at one thing and says what it found. `host_checks.py` has the
+host's own; here are those of the agent.
 
 They may hang where a file system does; the caller runs them in a child. Nothing here changes anything.
 """
@@ -8,37 +9,26 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
 
-import msgspec
-
-from xce.agent import config
+from xce.agent import config, host_checks
 from xce.agent.cli import client
+from xce.agent.host_checks import Finding
 from xce.agent.memory import Memory
-from xce.linux import cgroup, mountinfo, paths, proc, users
-from xce.linux.cgroup import Cgroup
+from xce.linux import paths, proc, users
 from xce.model.configuration import AgentFile
 from xce.model.refusal import ConfigRefused
 from xce.model.role import Role
 from xce.model.supply import name_problem
-from xce.reporters import cage, directory, supervisor
+from xce.reporters import cage, directory
 from xce.wire import keys
 from xce.wire.dealer import Dealer, LinkState
 from xce.wire.keys import KeyFileError
 
 BROKER_S = 5.0
 ENOUGH_BYTES = 16 << 20
-RELEASED = 1_735_689_600
-"""2025-01-01: a clock before this is wrong."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """`level`: ok, warning (worth knowing) or problem (something will not work)."""
-
-    level: str
-    text: str
-    advice: str = ""
 
 
 Check: TypeAlias = Callable[[], Iterator[Finding]]
@@ -58,22 +48,40 @@ def all_checks(config_path: str) -> Iterator[tuple[str, Check]]:
         path = config_path or config.AGENT
         read = f"{path} is good" if os.path.exists(path) else f"there is no {path}: defaults"
         yield "configuration", lambda: iter([Finding("ok", read)])
-    named: list[tuple[str, Callable[[AgentFile], Iterator[Finding]]]] = [
-        ("agent", _agent),
-        ("privileges", _privileges),
-        ("control groups", _control_groups),
-        ("reporters' user", _user),
-        ("programs", _programs),
-        ("reporters", _reporters),
-        ("state", _state),
-        ("identity", _identity),
-        ("clock", _clock),
-        ("keys", _keys),
-        ("broker", _broker),
-        ("leftovers", _leftovers),
+    pid = _running(settings)
+    name = settings.name or socket.gethostname()
+    named: list[tuple[str, Check]] = [
+        ("agent", lambda: _agent(settings)),
+        ("unit", lambda: host_checks.unit(settings)),
+        ("privileges", lambda: host_checks.privileges(settings)),
+        ("control groups", lambda: host_checks.control_groups(settings)),
+        ("jobs", lambda: host_checks.jobs(settings)),
+        ("device filters", lambda: host_checks.filters(settings)),
+        ("mounts", lambda: host_checks.mounts(settings, pid)),
+        ("reporters' user", lambda: _user(settings)),
+        ("programs", lambda: _programs(settings)),
+        ("reporters", lambda: _reporters(settings)),
+        ("time-outs", lambda: _timeouts(settings)),
+        ("ports", lambda: host_checks.port_ranges(settings)),
+        ("state", lambda: _state(settings)),
+        ("leftovers", lambda: host_checks.leftovers(settings, name, running=pid is not None)),
+        ("identity", lambda: _identity(settings)),
+        ("clock", lambda: host_checks.clock(settings)),
+        ("keys", lambda: _keys(settings)),
+        ("broker", lambda: _broker(settings)),
+        ("library", lambda: host_checks.library(settings)),
     ]
-    for name, check in named:
-        yield name, lambda check=check: check(settings)  # type: ignore[misc]  # each its own
+    yield from named
+
+
+def _running(settings: AgentFile) -> int | None:
+    """The pid of the agent of this host, if one answers."""
+    try:
+        status = client.ask(f"{settings.run_directory}/agent.sock", op="status")
+    except (client.NotRunning, client.AgentError):
+        return None
+    pid: int = status["agent"]["pid"]
+    return pid
 
 
 def _agent(settings: AgentFile) -> Iterator[Finding]:
@@ -85,48 +93,6 @@ def _agent(settings: AgentFile) -> Iterator[Finding]:
     yield Finding("ok", f"runs, pid {status['agent']['pid']}")
     for line in status["trouble"]:
         yield Finding("warning", line, "xce-agent status")
-
-
-def _privileges(_settings: AgentFile) -> Iterator[Finding]:
-    if os.geteuid() == 0:
-        yield Finding("ok", "runs as root: reporters get a user of their own")
-    else:
-        yield Finding(
-            "warning",
-            f"runs as uid {os.geteuid()}: all reporters run as this user, and others' files stay unread",
-            "run the agent as root; it gives reporters an unprivileged user",
-        )
-
-
-def _control_groups(settings: AgentFile) -> Iterator[Finding]:
-    if not any(mount.kind == "cgroup2" for mount in mountinfo.read()):
-        yield Finding(
-            "problem",
-            "no cgroup2 file system is mounted: children that reporters leave behind may be missed",
-            "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup",
-        )
-        return
-    home = Cgroup(os.path.dirname(settings.cgroup.rstrip("/"))) if settings.cgroup else cgroup.own()
-    if home is None or not home.writable():
-        where = home.path if home else "our own group"
-        yield Finding(
-            "problem",
-            f"cannot make groups in {where}",
-            "Delegate=yes in the unit, or `cgroup:` in agent.yaml",
-        )
-        return
-    yield Finding("ok", f"groups can be made in {home.path}")
-    if os.path.exists(f"{home.path}/cgroup.type") and not os.path.exists(f"{home.path}/cgroup.kill"):
-        yield Finding(
-            "warning", "no cgroup.kill: ending a fork bomb may take several rounds", "Linux 5.14 or newer"
-        )
-    if missing := {"memory", "pids"} - home.controllers():
-        what = " and ".join(sorted(missing))
-        yield Finding(
-            "warning",
-            f"the controllers {what} are not there: limits are set by rlimits instead",
-            "boot with the unified hierarchy",
-        )
 
 
 def _user(settings: AgentFile) -> Iterator[Finding]:
@@ -169,6 +135,26 @@ def _reporters(settings: AgentFile) -> Iterator[Finding]:
         yield Finding("ok", f"{len(found)} in {path}")
 
 
+def _timeouts(settings: AgentFile) -> Iterator[Finding]:
+    """Spans of time that work against each other."""
+    found, scripts = settings.discovery, settings.reporters
+    bad = False
+    if scripts.timeout > scripts.interval:
+        text = f"reporters may run for {scripts.timeout:g} s and are due every {scripts.interval:g} s"
+        advice = "`reporters.timeout` below `reporters.interval`"
+        yield Finding("warning", f"{text}: a slow one is late each time", advice)
+        bad = True
+    if found.enabled and found.unknown_after < found.interval + found.timeout:
+        text = (
+            f"what was found is unknown after {found.unknown_after:g} s, before the probe counts as hanging"
+        )
+        advice = "`discovery.unknown_after` above the sum of `interval` and `timeout`"
+        yield Finding("warning", text, advice)
+        bad = True
+    if not bad:
+        yield Finding("ok", "they fit together")
+
+
 def _state(settings: AgentFile) -> Iterator[Finding]:
     for path in (settings.state_directory, settings.run_directory):
         if not os.path.isdir(path):
@@ -200,19 +186,6 @@ def _identity(settings: AgentFile) -> Iterator[Finding]:
         )
 
 
-def _clock(_settings: AgentFile) -> Iterator[Finding]:
-    before = time.monotonic()
-    time.sleep(0.01)
-    if time.monotonic() <= before:
-        yield Finding("problem", "the monotonic clock stands still", "this kernel or hypervisor is broken")
-    elif time.time() < RELEASED:
-        yield Finding(
-            "warning", f"the date is {time.strftime('%Y-%m-%d')}: only for showing, but wrong", "set up NTP"
-        )
-    else:
-        yield Finding("ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
-
-
 def _keys(settings: AgentFile) -> Iterator[Finding]:
     if not settings.broker or settings.broker.startswith("ipc://"):
         yield Finding("ok", "none needed")
@@ -228,8 +201,20 @@ def _keys(settings: AgentFile) -> Iterator[Finding]:
             continue
         if secret and key.role not in {"", Role.AGENT}:
             yield Finding("problem", f"{path} is a key for the role {key.role}", "use an agent's key")
+        elif secret and not _speaks_for(key, settings.name or socket.gethostname()):
+            name = settings.name or socket.gethostname()
+            good = ", ".join(key.hosts) or key.name
+            text = f"{path} is for {good}, and this host is called {name}: the broker will refuse it"
+            yield Finding(
+                "problem", text, "set `name:` in agent.yaml, or join anew with a token for this name"
+            )
         else:
             yield Finding("ok", f"{path}: {key.public.decode()}")
+
+
+def _speaks_for(key: keys.KeyPair, name: str) -> bool:
+    """As the broker decides it."""
+    return any(fnmatchcase(name, pattern) for pattern in key.hosts) if key.hosts else key.name == name
 
 
 def _broker(settings: AgentFile) -> Iterator[Finding]:
@@ -260,21 +245,3 @@ def _broker(settings: AgentFile) -> Iterator[Finding]:
     yield Finding(
         "problem", text, "is the broker running, the address right, the port open, the key accepted there?"
     )
-
-
-def _leftovers(settings: AgentFile) -> Iterator[Finding]:
-    """Groups of an agent that is not there any more; the next start ends what is in them."""
-    try:
-        client.ask(f"{settings.run_directory}/agent.sock", op="status")
-    except (client.NotRunning, client.AgentError):
-        own = cgroup.own()
-        label = supervisor.label(settings.name or socket.gethostname(), settings.state_directory)
-        home = Cgroup(settings.cgroup) if settings.cgroup else own.child(f"xce-{label}") if own else None
-        pids = home.pids() if home is not None else []
-        if pids:
-            some = ", ".join(str(pid) for pid in pids[:8])
-            yield Finding(
-                "warning", f"processes of an earlier agent are left: {some}", "starting the agent ends them"
-            )
-            return
-    yield Finding("ok", "none")

@@ -46,6 +46,8 @@ class _Began(msgspec.Struct, frozen=True):
     recovering: str
     waits_for: frozenset[str]
     void: bool
+    unseen: str = ""
+    """Why nobody would see what is mounted here; '' if others would."""
 
 
 class _Fault(msgspec.Struct, frozen=True):
@@ -67,6 +69,8 @@ class Claims:
         """`inventory` gives a reporter's inventory; `changed` is called when there is a new hello to say."""
         self.holdings = Holdings()
         self.fault = "the journal of claims has not been read yet"
+        self.unseen = ""
+        """Why claims that mount something will fail; '' if they need not."""
         self._inventory, self._changed = inventory, changed
         self._inbox: queue.Queue[Callable[[Executor], Iterator[Any]] | None] = queue.Queue(WAITING)
         self._outbox: deque[Any] = deque()
@@ -156,7 +160,7 @@ class Claims:
                     self._began = began
                     self.holdings.uncertain = bool(began.recovering)
                     self.holdings.serving = True
-                    self.fault = ""
+                    self.fault, self.unseen = "", began.unseen
                     self._changed()
                 case _Fault(words):
                     self.fault = words
@@ -203,7 +207,12 @@ def _begin(executor: "Executor") -> Iterator[Any]:
         yield _told(executor, report)
     void = [entry for entry in executor.entries.values() if entry.void]
     needed = frozenset(chosen.reporter for entry in void for chosen in entry.order.binding.instances)
-    yield _Began(executor.recovering, needed, bool(void))
+    yield _Began(executor.recovering, needed, bool(void), _unseen(executor))
+
+
+def _unseen(executor: "Executor") -> str:
+    why = executor.node.visible
+    return f"mounts would not be visible outside, claims that need them fail: {why}" if why else ""
 
 
 def _prepare(executor: "Executor", order: BindingPrepare, instances: InstanceMap) -> Iterator[Any]:
@@ -245,7 +254,7 @@ def _settle(executor: "Executor", known: list[Known], instances: InstanceMap) ->
             yield _told(executor, report)
     except NotRecorded as error:
         yield _Fault(str(error))
-        yield _Began(executor.recovering, frozenset(), void=False)
+        yield _Began(executor.recovering, frozenset(), void=False, unseen=_unseen(executor))
 
 
 def _resume(executor: "Executor", instances: InstanceMap) -> Iterator[Any]:

@@ -296,6 +296,7 @@ class Daemon:
             "state directory": self.memory.fault,
             "link": self.link.fault,
             "claims": self.claims.fault if self.claims else "",
+            "namespace": self.claims.unseen if self.claims else "",
         }
 
     def _internal_error(self, error: Exception, callback: Callable[..., object]) -> None:

@@ -128,7 +128,7 @@ class Claims(_Section, frozen=True, kw_only=True):
     directory: str = "/run/xce-claims"
     """Mount points and environment files of claims."""
     cgroup: str = ""
-    """Where consumers' cgroups are made; '' means beside the agent's own."""
+    """Where consumers' cgroups are made; '' means in xce-jobs.service, else beside the agent's own."""
     cdi_directory: str = "/run/cdi"
     """Where CDI files are written for container runtimes; '' for none."""
     check_s: float = 1

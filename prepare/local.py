@@ -15,6 +15,10 @@ from xce.prepare.errand import opened
 from xce.prepare.mounts import own_directory
 from xce.prepare.step import Node
 
+JOBS = "xce.slice/xce-jobs.service"
+"""Where the shipped unit holds the control groups of jobs, below the root of the hierarchy."""
+HOLDER = "holder"
+"""The group in it of the process that keeps the unit alive."""
 _TRIAL = ".visible"
 
 
@@ -29,12 +33,12 @@ def node(
 ) -> Node:
     """The node of the running kernel. `namespace` is a process whose mount table counts. Raises OSError."""
     own_directory(settings.directory)
-    groups = _groups(settings)
+    groups_here = groups(settings)
     return Node(
         settings=settings,
         profile=lambda name: profile_of(settings, name),
-        groups=groups,
-        isolation=isolation.find(groups, mechanisms=mechanisms),
+        groups=groups_here,
+        isolation=isolation.find(groups_here, mechanisms=mechanisms),
         mounts=mountinfo.Table(pid=namespace),
         visible=invisible(settings.directory, namespace),
         errands=Errands(time.monotonic, settings.remote_s),
@@ -45,15 +49,26 @@ def node(
     )
 
 
-def _groups(settings: Claims) -> Cgroup:
-    """Beside our own group, not below it: jobs outlive the agent."""
+def groups(settings: Claims) -> Cgroup:
+    """Where consumers' groups are made. Not below our own: jobs outlive the agent. Raises OSError."""
     if settings.cgroup:
         return Cgroup(settings.cgroup)
+    if (unit := jobs_unit()) is not None:
+        return unit
     own = cgroup.own()
     if own is None:
         raise OSError(2, "no control groups of version 2 are mounted here")
     above = own.parent()
     return above if os.path.exists(f"{above.path}/cgroup.procs") and above.writable() else own
+
+
+def jobs_unit() -> Cgroup | None:
+    """The group of the unit that is shipped for holding those of jobs, where it runs and is ours to use."""
+    for mount in mountinfo.read():
+        if mount.kind == "cgroup2":
+            group = Cgroup(f"{mount.point}/{JOBS}")
+            return group if group.writable() else None
+    return None
 
 
 def invisible(directory: str, namespace: int | str) -> str:

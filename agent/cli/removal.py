@@ -13,13 +13,11 @@ from xce.linux import mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.linux.mountinfo import Mount
 from xce.model.configuration import AgentFile
+from xce.prepare.local import HOLDER, JOBS
 
 SUMMARY = "may this agent be removed? no, while anything of a job is on the host"
 PROGRAM = "xce-agent removal"
 FORCE = "XCE_FORCE_REMOVAL"
-JOBS = "xce.slice/xce-jobs.service"
-"""Where the shipped unit holds the control groups of jobs."""
-HOLDER = "holder"
 USAGE_TEXT = f"""\
 usage: {PROGRAM} [--config FILE]
 
@@ -42,7 +40,8 @@ def run(argv: Sequence[str]) -> int:
         output.fail(PROGRAM, str(error))
         return USAGE
     table = mountinfo.read()
-    left = [*processes(table), *mounts(table, (agent.state_directory, agent.run_directory, "/run/xce"))]
+    directories = (agent.state_directory, agent.run_directory, agent.claims.directory, "/run/xce")
+    left = [*processes(table), *mounts(table, directories)]
     for line in left:
         output.fail(PROGRAM, line)
     if not left:

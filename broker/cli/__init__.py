@@ -22,6 +22,7 @@ COMMANDS = {
     "pool": "set a pool's amount of a resource",
     "claim": "make, bind, show, follow and release claims",
     "quarantine": "list what may not be used, put something there, or clear it",
+    "doctor": "check this host: files, keys, ports, store, limits, refused agents, tokens",
     "watch": "follow the changes, one line each",
     "snapshot": "take a snapshot and show its number and quality, or all of it as JSON",
     "key": "make, accept, revoke and list the keys of peers",

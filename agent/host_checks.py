@@ -1,0 +1,340 @@
+"""What `xce-agent doctor` looks at that is this host's own: kernel, units, devices, leftovers.
+
+As in `checks.py`: each check says what it found, changes nothing, and may hang where the host does.
+"""
+
+import contextlib
+import ctypes
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from xce.linux import cgroup, mountinfo
+from xce.linux.cgroup import Cgroup
+from xce.model.configuration import AgentFile
+from xce.model.profile import Profile
+from xce.prepare import isolation, local, names, ports
+from xce.prepare.group import PREFIX
+from xce.reporters import supervisor
+
+RELEASED = 1_735_689_600
+"""2025-01-01: a clock before this is wrong."""
+JOURNAL = "claims.sqlite"
+UNIT = "xce-agent.service"
+UNITS = ("etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
+HIDING = re.compile(
+    r"^(Private(Mounts|Tmp|Devices|Network|Users)|Protect(System|Home|KernelTunables|KernelModules|KernelLogs|"
+    r"ControlGroups|Clock|Hostname|Proc)|(ReadOnly|ReadWrite|Inaccessible|Exec|NoExec)Paths|Bind(ReadOnly)?Paths|"
+    r"TemporaryFileSystem|RootDirectory|RootImage|DynamicUser|MountFlags|ProcSubset)=(?!(no|false|0|off)?\s*$)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""Options with which systemd gives a service a mount namespace of its own, or hides what it has to see."""
+STOP_S, WATCHDOG_S = 5.0, 5.0
+_TIME_ERROR = 5
+_NVIDIA = "0x10de"
+_LIBRARY = "libnvidia-ml.so.1"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`level`: ok, warning (worth knowing) or problem (something will not work)."""
+
+    level: str
+    text: str
+    advice: str = ""
+
+
+Findings = Iterator[Finding]
+
+
+def privileges(_settings: AgentFile) -> Findings:
+    """Who runs this."""
+    if os.geteuid() == 0:
+        yield Finding("ok", "runs as root: reporters get a user of their own")
+    else:
+        yield Finding(
+            "warning",
+            f"runs as uid {os.geteuid()}: all reporters run as this user, and others' files stay unread",
+            "run the agent as root; it gives reporters an unprivileged user",
+        )
+
+
+def control_groups(settings: AgentFile) -> Findings:
+    """Whether groups can be made, of which version, and with which controllers."""
+    table = mountinfo.read()
+    if not any(mount.kind == "cgroup2" for mount in table):
+        yield Finding(
+            "problem",
+            "no cgroup2 file system is mounted: children that reporters leave behind may be missed",
+            "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup",
+        )
+        return
+    home = Cgroup(os.path.dirname(settings.cgroup.rstrip("/"))) if settings.cgroup else cgroup.own()
+    if home is None or not home.writable():
+        where = home.path if home else "our own group"
+        yield Finding(
+            "problem",
+            f"cannot make groups in {where}",
+            "Delegate=yes in the unit, or `cgroup:` in agent.yaml",
+        )
+        return
+    mode = "hybrid" if any(mount.kind == "cgroup" for mount in table) else "version 2"
+    yield Finding("ok", f"{mode}; groups can be made in {home.path}")
+    if os.path.exists(f"{home.path}/cgroup.type") and not os.path.exists(f"{home.path}/cgroup.kill"):
+        yield Finding(
+            "warning", "no cgroup.kill: ending a fork bomb may take several rounds", "Linux 5.14 or newer"
+        )
+    if missing := {"memory", "pids"} - home.controllers():
+        what = " and ".join(sorted(missing))
+        yield Finding(
+            "warning",
+            f"the controllers {what} are not there: limits are set by rlimits instead",
+            "boot with the unified hierarchy",
+        )
+
+
+def jobs(_settings: AgentFile) -> Findings:
+    """Whether what jobs live in is apart from the agent's unit."""
+    group = local.jobs_unit()
+    if group is not None:
+        yield Finding("ok", f"{group.path} is there: jobs outlive the agent")
+    elif os.path.isdir("/run/systemd/system"):
+        text = "xce-jobs.service does not run: jobs would live in a group that nobody holds"
+        yield Finding("warning", text, "systemctl enable --now xce-jobs")
+    else:
+        yield Finding("ok", "no systemd here: groups of jobs are made beside the agent's own")
+
+
+def filters(settings: AgentFile) -> Findings:
+    """Whether devices can be kept from jobs: by the new way, or by the old one."""
+    try:
+        group = local.groups(settings.claims)
+    except OSError as error:
+        text = f"{error.strerror}: no device filter can be put anywhere"
+        yield Finding("problem", text, "boot with systemd.unified_cgroup_hierarchy=1")
+        return
+    found = {name: isolation.find(group, mechanisms=(name,)) for name in ("bpf", "v1")}
+    if not found["bpf"].reason:
+        yield Finding("ok", "device filters can be loaded (bpf)")
+    elif not found["v1"].reason:
+        text = f"{found['bpf'].reason}; the old devices controller at {found['v1'].root} is used instead"
+        yield Finding("warning", text, "run the agent as root with CAP_BPF, on Linux 4.15 or newer")
+    else:
+        reason = f"{found['bpf'].reason}; {found['v1'].reason}"
+        yield Finding(
+            "problem" if settings.claims.enabled else "warning",
+            f"device isolation unavailable, claims with devices will fail: {reason}",
+            "run the agent as root; in a container, allow bpf(2) (--system-call-filter=bpf)",
+        )
+
+
+def mounts(settings: AgentFile, agent_pid: int | None, outside: int = 1) -> Findings:
+    """Whether PID 1 sees what the agent mounts. Without an agent, this process stands for it."""
+    who = "the agent" if agent_pid else "this shell"
+    pid = str(agent_pid or "self")
+    try:
+        ours, theirs = (os.readlink(f"/proc/{one}/ns/mnt") for one in (pid, outside))
+        if ours == theirs:
+            yield Finding("ok", f"{who} is in the mount namespace of PID 1")
+            return
+        shared = _sharing(str(outside), settings.claims.directory) & _sharing(pid, settings.claims.directory)
+    except OSError as error:
+        text = f"cannot look at the mount namespace of {who}: {error.strerror}"
+        yield Finding("warning", text, "run this as root")
+        return
+    if shared:
+        yield Finding("ok", f"{who} has another mount namespace than PID 1, and mounts propagate out of it")
+        return
+    yield Finding(
+        "problem" if agent_pid else "warning",
+        f"mounts would not be visible outside: {who} has a mount namespace of its own",
+        "start the agent by its unit; no unshare, no Private* or Protect* option in a drop-in",
+    )
+
+
+def _sharing(pid: str, directory: str) -> set[str]:
+    """Peer groups with which the mount that holds a directory shares what is mounted there."""
+    point = mountinfo.covering(directory, mountinfo.read(pid=pid))
+    if point is None:
+        return set()
+    text = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
+    for line in text.splitlines():
+        fields = line.partition(" - ")[0].split(" ")
+        if fields[0] == str(point.id):
+            return {field for field in fields[6:] if field.startswith("shared:")}
+    return set()
+
+
+def port_ranges(settings: AgentFile) -> Findings:
+    """Whether jobs can lose ports of their ranges to outgoing connections."""
+    ranges = [(one.name, one.first, one.last) for one in settings.discovery.ports]
+    if settings.claims.enabled:
+        ranges += [
+            (f"profile {name}", profile.ports.low, profile.ports.high)
+            for name, profile in (settings.claims.profiles or {"default": Profile()}).items()
+        ]
+    clean = True
+    for name, first, last in ranges:
+        if words := ports.overlap(first, last):
+            what, _, advice = words.partition("; ")
+            yield Finding("warning", f"{name}: {what}", advice)
+            clean = False
+    if clean:
+        yield Finding("ok", f"{len(ranges)} ranges, none that the kernel uses itself")
+
+
+def clock(_settings: AgentFile) -> Findings:
+    """Whether time passes, and whether the date is right; only the first is needed."""
+    before = time.monotonic()
+    time.sleep(0.01)
+    if time.monotonic() <= before:
+        yield Finding("problem", "the monotonic clock stands still", "this kernel or hypervisor is broken")
+    elif time.time() < RELEASED:
+        yield Finding(
+            "warning", f"the date is {time.strftime('%Y-%m-%d')}: only for showing, but wrong", "set up NTP"
+        )
+    elif _unsynchronised():
+        yield Finding("warning", "nobody keeps the clock right: times in logs drift apart", "set up NTP")
+    else:
+        yield Finding("ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+
+
+def _unsynchronised() -> bool:
+    """What adjtimex(2) says; asking changes nothing."""
+    state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
+    return state == _TIME_ERROR
+
+
+def unit(_settings: AgentFile, root: str = "/") -> Findings:
+    """Whether systemd starts the agent at boot, and as it has to."""
+    if not os.path.isdir(f"{root}run/systemd/system"):
+        yield Finding("ok", "no systemd here: whoever starts the agent starts it at boot too")
+        return
+    path = next((found for one in UNITS if os.path.exists(found := f"{root}{one}/{UNIT}")), "")
+    if not path:
+        yield Finding("warning", f"there is no {UNIT}: nothing starts the agent", "install xce-agent")
+        return
+    if os.path.realpath(path) == "/dev/null":
+        yield Finding("problem", f"{UNIT} is masked", f"systemctl unmask {UNIT}")
+        return
+    if any(Path(root, "etc/systemd/system").glob(f"*.wants/{UNIT}")):
+        yield Finding("ok", f"{path} is enabled")
+    else:
+        yield Finding("warning", f"{UNIT} is not started at boot", f"systemctl enable {UNIT}")
+    drop_ins = [file for one in UNITS for file in sorted(Path(root, one, f"{UNIT}.d").glob("*.conf"))]
+    for file in [Path(path), *drop_ins]:
+        yield from _options(file)
+
+
+def _options(file: Path) -> Findings:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    for option in HIDING.finditer(text):
+        yield Finding(
+            "problem",
+            f"{file}: {option[0].strip()}... gives the agent a view of its own: mounts would not be visible "
+            "outside",
+            "take the line out, systemctl daemon-reload, and restart the agent",
+        )
+    for name, least_s in (("WatchdogSec", WATCHDOG_S), ("TimeoutStopSec", STOP_S)):
+        for value in re.findall(rf"^{name}=(\d+)s?\s*$", text, re.MULTILINE):
+            if 0 < int(value) < least_s:
+                yield Finding("warning", f"{file}: {name}={value} is short", f"{least_s:g} seconds or more")
+
+
+def library(settings: AgentFile) -> Findings:
+    """Whether NVIDIA's library can be asked, where there are such devices. It may take long, or hang."""
+    root = settings.discovery.root
+    cards = [path for path in Path(root, "sys/bus/pci/devices").glob("*") if _is_card(path)]
+    if not cards and not settings.discovery.library:
+        yield Finding("ok", "no NVIDIA GPU is to be seen")
+        return
+    os.environ.update(settings.discovery.environment)
+    try:
+        nvml = ctypes.CDLL(settings.discovery.library or _LIBRARY)
+        begin = nvml.nvmlInitWithFlags
+    except (OSError, AttributeError) as error:
+        text = f"{len(cards)} NVIDIA GPUs, and their library cannot be used: {error}"
+        yield Finding("problem", text, "install the driver's libraries, or set `discovery.library`")
+        return
+    if code := begin(0):
+        nvml.nvmlErrorString.restype = ctypes.c_char_p
+        words = (nvml.nvmlErrorString(code) or b"").decode(errors="replace")
+        advice = "nvidia-smi says more; a driver that was updated needs a reload or a reboot"
+        yield Finding("problem", f"NVIDIA's library answers {code}: {words}", advice)
+        return
+    version = ctypes.create_string_buffer(96)
+    nvml.nvmlSystemGetDriverVersion(version, ctypes.c_uint(len(version)))
+    nvml.nvmlShutdown()
+    yield Finding("ok", f"{len(cards)} NVIDIA GPUs, driver {version.value.decode(errors='replace')}")
+
+
+def _is_card(device: Path) -> bool:
+    try:
+        kind = (device / "class").read_text("ascii")
+        return (device / "vendor").read_text("ascii").strip() == _NVIDIA and kind.startswith("0x03")
+    except OSError:
+        return False
+
+
+def leftovers(settings: AgentFile, name: str, *, running: bool) -> Findings:
+    """What an earlier agent or an earlier job has left: processes, groups, mounts, a damaged journal."""
+    left = [] if running else list(_of_reporters(settings, name))
+    left += _of_jobs(settings)
+    yield from left or [Finding("ok", "none")]
+
+
+def _of_reporters(settings: AgentFile, name: str) -> Findings:
+    label = supervisor.label(name, settings.state_directory)
+    own = cgroup.own()
+    home = Cgroup(settings.cgroup) if settings.cgroup else own.child(f"xce-{label}") if own else None
+    if pids := home.pids() if home is not None else []:
+        some = ", ".join(str(pid) for pid in pids[:8])
+        text = f"processes of an earlier agent are left: {some}"
+        yield Finding("warning", text, "starting the agent ends them")
+
+
+def _of_jobs(settings: AgentFile) -> Findings:
+    """Groups and mounts that the journal of claims does not know, and journals that were set aside."""
+    known, problem = _journal(settings.state_directory)
+    if problem:
+        yield Finding("problem", problem, "the agent says what it makes of it when it starts")
+    else:
+        yield from _of_strangers(settings, {f"{PREFIX}{names.encode(name)}" for name in known})
+    for path in sorted(Path(settings.state_directory).glob(f"{JOURNAL}.damaged-*")):
+        yield Finding(
+            "warning", f"{path}: a damaged journal was set aside", "remove it when it is understood"
+        )
+
+
+def _of_strangers(settings: AgentFile, known: set[str]) -> Findings:
+    with contextlib.suppress(OSError):
+        group = local.groups(settings.claims)
+        ours = settings.claims.cgroup or local.jobs_unit() is not None
+        for child in group.children() if ours else []:
+            if child.name != local.HOLDER and child.name not in known:
+                pids = ", ".join(str(pid) for pid in child.pids()[:8]) or "no processes"
+                text = f"{child.path} belongs to no claim of this host ({pids})"
+                yield Finding("warning", text, "whose is it? echo 1 >cgroup.kill there ends its processes")
+    root = settings.claims.directory.rstrip("/") + "/"
+    for mount in mountinfo.read() if not known else []:
+        if mount.point.startswith(root):
+            text = f"{mount.point} is mounted and belongs to no claim of this host"
+            yield Finding("warning", text, f"umount {mount.point}")
+
+
+def _journal(directory: str) -> tuple[set[str], str]:
+    """Names of consumers that the journal of claims knows, and what is wrong with it."""
+    path = Path(directory, JOURNAL)
+    if not path.exists():
+        return set(), ""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2)) as held:
+            rows = held.execute("SELECT body FROM record WHERE kind = 'order'").fetchall()
+        orders = [msgspec.json.decode(body) for (body,) in rows]
+        return {order["binding"]["consumer"]["name"] for order in orders}, ""
+    except (sqlite3.Error, msgspec.DecodeError, KeyError, TypeError) as error:
+        return set(), f"cannot read the journal {path}: {error}"

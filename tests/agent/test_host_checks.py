@@ -1,0 +1,206 @@
+"""What `xce-agent doctor` says of a host, against made-up roots and the running kernel."""
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.nvml.stand_in import StandIn
+from xce.agent import checks, host_checks
+from xce.agent.host_checks import Finding
+from xce.linux import cgroup, mountinfo
+from xce.model.configuration import AgentFile, AgentReporters, Discovery, PortRange
+from xce.model.profile import Claims
+from xce.prepare import isolation
+from xce.prepare.step import Isolation
+from xce.wire import keys
+
+PLAIN = "[Service]\nExecStart=/usr/bin/xce-agent run\nWatchdogSec=30\nTimeoutStopSec=60\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """A root file system in which systemd runs."""
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    (tmp_path / "usr/lib/systemd/system").mkdir(parents=True)
+    return f"{tmp_path}/"
+
+
+def levels(found: list[Finding]) -> list[str]:
+    return [one.level for one in found]
+
+
+def put(root: str, path: str, text: str) -> None:
+    Path(root, path).parent.mkdir(parents=True, exist_ok=True)
+    Path(root, path).write_text(text)
+
+
+def unit(root: str) -> list[Finding]:
+    return list(host_checks.unit(AgentFile(), root))
+
+
+def test_a_unit_that_is_enabled_is_good_and_one_that_is_not_is_told(root: str) -> None:
+    assert "nothing starts the agent" in unit(root)[0].text
+    put(root, "usr/lib/systemd/system/xce-agent.service", PLAIN)
+    assert [one.text for one in unit(root)] == ["xce-agent.service is not started at boot"]
+    put(root, "etc/systemd/system/multi-user.target.wants/xce-agent.service", PLAIN)
+    assert levels(unit(root)) == ["ok"]
+    Path(root, "etc/systemd/system/xce-agent.service").symlink_to("/dev/null")
+    assert "masked" in unit(root)[0].text
+
+
+@pytest.mark.parametrize("option", ["PrivateTmp=yes", "ProtectSystem=strict", "ReadOnlyPaths=/usr"])
+def test_a_drop_in_that_hides_mounts_is_a_problem(root: str, option: str) -> None:
+    put(root, "usr/lib/systemd/system/xce-agent.service", PLAIN)
+    put(root, "etc/systemd/system/multi-user.target.wants/xce-agent.service", PLAIN)
+    put(root, "etc/systemd/system/xce-agent.service.d/site.conf", f"[Service]\n{option}\n")
+    [problem] = [one for one in unit(root) if one.level == "problem"]
+    assert "mounts would not be visible outside" in problem.text
+    assert "site.conf" in problem.text
+    put(
+        root,
+        "etc/systemd/system/xce-agent.service.d/site.conf",
+        f"[Service]\n{option.split('=', maxsplit=1)[0]}=no\n",
+    )
+    assert levels(unit(root)) == ["ok"]
+
+
+def test_times_of_the_unit_that_are_too_short_are_told(root: str) -> None:
+    put(root, "usr/lib/systemd/system/xce-agent.service", PLAIN.replace("30", "2"))
+    assert "WatchdogSec=2 is short" in unit(root)[-1].text
+
+
+def test_without_systemd_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert levels(unit(f"{tmp_path}/")) == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("works", "level", "word"),
+    [
+        ({"bpf", "v1"}, "ok", "bpf"),
+        ({"v1"}, "warning", "old devices controller"),
+        (set(), "problem", "device isolation unavailable"),
+    ],
+)
+def test_how_devices_can_be_kept_from_jobs(
+    works: set[str], level: str, word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def find(_group: object, *, mechanisms: tuple[str, ...]) -> Isolation:
+        (one,) = mechanisms
+        return Isolation(one) if one in works else Isolation("none", reason="not allowed")
+
+    monkeypatch.setattr(isolation, "find", find)
+    settings = AgentFile(claims=Claims(enabled=True, cgroup=str(tmp_path)))
+    (found,) = host_checks.filters(settings)
+    assert found.level == level
+    assert word in found.text
+
+
+@pytest.mark.root
+def test_a_mount_namespace_that_nobody_sees_is_told() -> None:
+    """C-PKG-04; this process stands for PID 1."""
+    inside, stop = os.pipe()
+    child = os.posix_spawn(
+        "/usr/bin/unshare",
+        ["unshare", "-m", "--propagation", "private", "sh", "-c", "echo >&9; exec sleep 60"],
+        dict(os.environ),
+        file_actions=[(os.POSIX_SPAWN_DUP2, stop, 9)],
+    )
+    try:
+        os.read(inside, 1)
+        (found,) = host_checks.mounts(AgentFile(), child, os.getpid())
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(inside)
+        os.close(stop)
+    assert found.level == "problem", found.text
+    assert "mounts would not be visible outside" in found.text
+    (same,) = host_checks.mounts(AgentFile(), os.getpid(), os.getpid())
+    assert same.level == "ok"
+
+
+def test_a_range_of_ports_that_the_kernel_uses_is_told() -> None:
+    own = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    first = int(own[0])
+    inside = AgentFile(discovery=Discovery(ports=[PortRange(name="jobs", first=first, last=first + 9)]))
+    (found,) = host_checks.port_ranges(inside)
+    assert found.level == "warning"
+    assert "ip_local_reserved_ports" in found.advice
+    outside = AgentFile(discovery=Discovery(ports=[PortRange(name="jobs", first=first - 9, last=first - 1)]))
+    assert levels(list(host_checks.port_ranges(outside))) == ["ok"]
+
+
+def test_leftovers_are_groups_mounts_and_journals_that_no_claim_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = tmp_path / "groups"
+    (groups / "xce-4711").mkdir(parents=True)
+    claims = Claims(cgroup=str(groups), directory=str(tmp_path / "claims"))
+    settings = AgentFile(state_directory=str(tmp_path), claims=claims)
+    mount = mountinfo.Mount(1, 0, "0:1", "/", f"{tmp_path}/claims/b1/data", "rw", "tmpfs", "x", "rw")
+    monkeypatch.setattr(mountinfo, "read", lambda *_a, **_k: [mount])
+    (tmp_path / "claims.sqlite.damaged-1").touch()
+    monkeypatch.setattr(cgroup, "own", lambda: None)
+    found = list(host_checks.leftovers(settings, "node1", running=False))
+    assert levels(found) == ["warning"] * 3
+    assert all(one.advice for one in found)
+    (tmp_path / "claims.sqlite").write_bytes(b"no database at all, and long enough to be looked at" * 20)
+    (problem, *_rest) = host_checks.leftovers(settings, "node1", running=True)
+    assert (problem.level, "cannot read the journal" in problem.text) == ("problem", True)
+
+
+def test_times_that_work_against_each_other_are_told() -> None:
+    assert levels(list(checks._timeouts(AgentFile()))) == ["ok"]
+    late = AgentFile(reporters=AgentReporters(interval=5, timeout=10), discovery=Discovery(unknown_after=60))
+    assert levels(list(checks._timeouts(late))) == ["warning", "warning"]
+
+
+def test_a_key_that_is_anothers_is_told(tmp_path: Path) -> None:
+    pair = keys.new("node7", "agent")
+    keys.save(pair, tmp_path / "agent.key")
+    keys.save(keys.KeyPair("broker", "broker", keys.new("b", "broker").public), tmp_path / "broker.pub")
+    settings = AgentFile(
+        broker="tcp://127.0.0.1:1",
+        name="node8",
+        key=str(tmp_path / "agent.key"),
+        broker_key=str(tmp_path / "broker.pub"),
+    )
+    (mine, _theirs) = checks._keys(settings)
+    assert "is for node7, and this host is called node8" in mine.text
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Callable[[dict[str, object]], AgentFile]:
+    """A host with one NVIDIA GPU, whose library answers as told."""
+    device = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+
+    def settings(answers: dict[str, object]) -> AgentFile:
+        stand_in = StandIn(tmp_path / "nvml", answers)
+        found = Discovery(root=str(tmp_path), library=str(stand_in.library), environment=stand_in.environment)
+        return AgentFile(discovery=found)
+
+    return settings
+
+
+def test_nvidias_library_is_asked_where_there_are_cards(
+    cards: Callable[[dict[str, object]], AgentFile], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    good = cards({"driver": "550.54"})
+    for name, value in good.discovery.environment.items():
+        monkeypatch.setenv(name, value)
+        ctypes.CDLL(None).setenv(name.encode(), value.encode(), 1)
+    (found,) = host_checks.library(good)
+    assert (found.level, found.text) == ("ok", "1 NVIDIA GPUs, driver 550.54")
+    (tmp_path / "nvml/control").write_text("code.nvmlInitWithFlags.-1=18\n")
+    (broken,) = host_checks.library(good)
+    assert broken.level == "problem"
+    missing = AgentFile(discovery=Discovery(root=str(tmp_path), library="/nonexistent/libnvidia-ml.so.1"))
+    (gone,) = host_checks.library(missing)
+    assert "cannot be used" in gone.text
