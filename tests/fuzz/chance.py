@@ -148,6 +148,9 @@ class Chance(random.Random):
             return self.of(self.choice(inner), field)
         if origin is list:
             return [self.of(inner[0], field) for _ in range(self.choice((0, 1, 1, 2, 3)))]
+        if origin is tuple:
+            each = inner[:1] * self.choice((0, 1, 2)) if inner[1:] == (...,) else inner
+            return tuple(self.of(one, field) for one in each)
         if origin is dict:
             return {
                 self.text(field): self.of(inner[1], f"{field}[]") for _ in range(self.choice((0, 1, 1, 2, 4)))

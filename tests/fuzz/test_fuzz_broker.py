@@ -159,7 +159,7 @@ def _well_behaved(world: World, chance: Chance) -> None:
 def _say_something(world: World, chance: Chance, given: dict[tuple[str, bytes], int]) -> None:
     kind = chance.choice(SAID if chance.random() < 0.6 else m.Order.__args__)
     good = [name for name, role in ROLES.items() if role in access.ROLES[kind]]
-    name = chance.choice(good if chance.random() < 0.8 else list(ROLES))
+    name = chance.choice(good if good and chance.random() < 0.8 else list(ROLES))
     peer = _connected(world, name) if chance.random() < 0.9 else _local(world)
     if kind in m.Tick.__args__ and chance.random() < 0.5:
         peer.sequence = 0  # so that some ticks follow

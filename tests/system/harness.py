@@ -179,7 +179,7 @@ class AgentProgram(Program):
             "run_directory": str(folder / "run"),
             "cgroup": site.cgroup_of(folder.name),
             "reporters": {"directory": str(folder / "reporters.d"), "user": "nobody", "load_indices": False},
-            "discovery": {"enabled": False},
+            **({} if external else {"discovery": {"enabled": False}}),
         }
         self.reporters = folder / "reporters.d"
         self.socket = str(folder / "run" / "agent.sock")
