@@ -132,8 +132,7 @@ class Dealer:
         The monitor is asked, too: its descriptor tells nothing before it has been found empty once, and a
         link that comes up at once would go unnoticed.
         """
-        sockets = (self._socket, self._monitor)
-        return any(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN for socket in sockets)
+        return _waiting(self._socket) or _waiting(self._monitor)
 
     def send(self, data: bytes) -> bool:
         """Queue one message; False when the link is not ready or its queue is full."""
@@ -146,33 +145,27 @@ class Dealer:
     def receive(self, limit: int = 512) -> list[bytes]:
         """At most `limit` waiting messages."""
         messages: list[bytes] = []
-        receive, socket = self._socket.recv, self._socket
-        try:
-            while len(messages) < limit:
-                data = receive(zmq.NOBLOCK)
-                if socket.getsockopt(zmq.RCVMORE):
-                    while socket.getsockopt(zmq.RCVMORE):
-                        receive(zmq.NOBLOCK)
-                    self.dropped += 1
-                else:
-                    messages.append(data)
-        except zmq.Again:
-            pass
+        while len(messages) < limit and _waiting(self._socket):
+            data = self._socket.recv(zmq.NOBLOCK)
+            if self._socket.getsockopt(zmq.RCVMORE):
+                while self._socket.getsockopt(zmq.RCVMORE):
+                    self._socket.recv(zmq.NOBLOCK)
+                self.dropped += 1
+            else:
+                messages.append(data)
         return messages
 
     def events(self) -> list[LinkEvent]:
         """What has happened to the link since the last call, oldest first; each change is told once."""
         changes: list[LinkEvent] = []
-        try:
-            while True:
-                event, value = struct.unpack("=hi", self._monitor.recv(zmq.NOBLOCK)[:6])
-                self._monitor.recv(zmq.NOBLOCK)  # the endpoint
-                change = self._in_words(event, value)
-                if change and change.state is not self._state:
-                    self._state = change.state
-                    changes.append(change)
-        except zmq.Again:
-            return changes
+        while _waiting(self._monitor):
+            event, value = struct.unpack("=hi", self._monitor.recv(zmq.NOBLOCK)[:6])
+            self._monitor.recv(zmq.NOBLOCK)  # the endpoint
+            change = self._in_words(event, value)
+            if change and change.state is not self._state:
+                self._state = change.state
+                changes.append(change)
+        return changes
 
     def close(self) -> None:
         """Close the link; unsent messages are dropped. May be called twice."""
@@ -221,6 +214,11 @@ class Dealer:
                 )
             case _:
                 return None
+
+
+def _waiting(socket: "zmq.Socket[bytes]") -> bool:
+    """Whether something can be received: a third of the price of finding out by an exception."""
+    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
 def _name_in(endpoint: str) -> str:
