@@ -8,6 +8,7 @@ what comes from users is opened beneath them, without links.
 import contextlib
 import errno
 import os
+import pwd
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -180,6 +181,15 @@ def _unmake(top: int, made: list[str]) -> None:
                 os.rmdir(name, dir_fd=parent)
 
 
+def user(*, name: str) -> Evidence:
+    """Uid and gid of a user, from wherever this host has its users; {} if there is none of that name."""
+    try:
+        found = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return {}
+    return {"uid": found.pw_uid, "gid": found.pw_gid}
+
+
 def look(*, root: str, elements: list[str], parts: list[str], new: bool) -> Evidence:
     """Which directories `share` is to make, and which of them are there; `new`: none of an earlier run."""
     with opened(beneath.open_root(root)) as top:
@@ -257,6 +267,7 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "set-read-only": set_read_only,
     "unmount": unmount,
     "probe": probe,
+    "user": user,
     "look": look,
     "share": share,
     "unshare": unshare,

@@ -143,7 +143,7 @@ class Executor(Books):
         self, op_id: str, epoch: int, binding: Binding, claim: Claim, instances: InstanceMap
     ) -> Report:
         try:
-            planned = plan(binding, claim, instances, self.node.settings, self.node.find_user)
+            planned = plan(binding, claim, instances, self.node.settings)
         except PlanRefused as error:
             stone = Tombstone(state=BindingState.FAILED, epoch=epoch, op_id=op_id, reason=str(error))
             self.journal.end(binding.id, stone)
@@ -167,7 +167,7 @@ class Executor(Books):
     def _replan(self, entry: Entry, instances: InstanceMap) -> None:
         order = entry.order
         try:
-            planned = plan(order.binding, order.claim, instances, self.node.settings, self.node.find_user)
+            planned = plan(order.binding, order.claim, instances, self.node.settings)
         except PlanRefused as error:
             entry.void = False
             self._move(entry, Event.VOID, boot=self.boot)

@@ -6,9 +6,7 @@ volume that the profile does not have, a name that no directory can have.
 
 import fnmatch
 import posixpath
-from collections.abc import Callable
 
-from xce.linux.users import User
 from xce.model.claim import AccessMode, Binding, Claim, MountAsk, PortsAsk, SharedAsk
 from xce.model.instance import Health, Instance
 from xce.model.profile import Claims, Profile, ScratchRoot, Volume, profile_of
@@ -32,18 +30,13 @@ class PlanRefused(Exception):
     """A binding that cannot be prepared on this node, in words."""
 
 
-FindUser = Callable[[str], User | None]
-
-
-def plan(
-    binding: Binding, claim: Claim, instances: InstanceMap, settings: Claims, find_user: FindUser
-) -> list[Step]:
+def plan(binding: Binding, claim: Claim, instances: InstanceMap, settings: Claims) -> list[Step]:
     """The steps in the order in which they are done; they are undone from the last to the first."""
     profile = profile_of(settings, claim.ask.profile)
     if profile is None:
         raise PlanRefused(f"this node has no profile '{claim.ask.profile}' (agent.yaml: claims.profiles)")
     try:
-        return _Planner(binding, claim, instances, settings, profile, find_user).steps()
+        return _Planner(binding, claim, instances, settings, profile).steps()
     except names.NameRefused as error:
         raise PlanRefused(str(error)) from error
 
@@ -58,10 +51,9 @@ class _Planner:
         instances: InstanceMap,
         settings: Claims,
         profile: Profile,
-        find_user: FindUser,
     ) -> None:
         self.binding, self.claim, self.instances = binding, claim, instances
-        self.settings, self.profile, self.find_user = settings, profile, find_user
+        self.settings, self.profile = settings, profile
         self.home = f"{settings.directory}/{names.encode(binding.id)}"
 
     def steps(self) -> list[Step]:
@@ -132,14 +124,11 @@ class _Planner:
             )
         ]
 
-    def _user(self) -> User:
+    def _user(self) -> str:
         name = self.binding.consumer.user or self.claim.owner
         if not name:
             raise PlanRefused("nobody is named whom its directories could be given to")
-        user = self.find_user(name)
-        if user is None:
-            raise PlanRefused(f"cannot find user '{name}' on this node")
-        return user
+        return name
 
     def _retention(self, default: float) -> float:
         return default if self.claim.retention_s is None else self.claim.retention_s
@@ -150,14 +139,12 @@ class _Planner:
         root = roots.get(name, None if ask.scratch else ScratchRoot())
         if root is None:
             raise PlanRefused(f"the profile has no scratch root '{ask.scratch}'")
-        user = self._user()
         return Scratch(
             root=root.path,
             name=names.encode(self.binding.id),
             point=f"{self.home}/scratch",
             bytes=ask.scratch_bytes,
-            uid=user.uid,
-            gid=user.gid,
+            user=self._user(),
         )
 
     def _shared(self, shared: SharedAsk) -> Shared:
@@ -165,14 +152,13 @@ class _Planner:
         if volume is None:
             raise PlanRefused(f"the profile has no shared volume '{shared.volume}'")
         consumer, user = self.binding.consumer, self._user()
-        elements = [consumer.user or self.claim.owner, consumer.job or consumer.name, consumer.index]
+        elements = [user, consumer.job or consumer.name, consumer.index]
         return Shared(
             volume=shared.volume,
             root=volume.path,
             elements=[names.encode(element) for element in elements if element],
             parts=[names.encode(part) for part in shared.parts],
-            uid=user.uid,
-            gid=user.gid,
+            user=user,
             again=volume.again.value,
             retention_s=self._retention(volume.retention_s),
         )

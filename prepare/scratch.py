@@ -11,7 +11,8 @@ from typing import Any
 from xce.linux import loopdevice
 from xce.linux.mountinfo import Mount
 from xce.prepare.mounts import IsOurs, ask, changed, found, having, make_point, need_visible, take_off
-from xce.prepare.step import At, Done, Evidence, Outcome, Plain, Scratch, StepFailed, Wait
+from xce.prepare.owner import owner
+from xce.prepare.step import At, Done, Evidence, Note, Outcome, Plain, Scratch, StepFailed, Wait
 
 _LOOK_S = 0.02
 _SOURCE = "xce-scratch"
@@ -27,16 +28,19 @@ class ScratchHandler(Plain[Scratch]):
     def describe(self, step: Scratch) -> str:
         """One line."""
         where = step.root or "memory"
-        return f"scratch of {step.bytes >> 20} MiB in {where} on {step.point} for uid {step.uid}"
+        return f"scratch of {step.bytes >> 20} MiB in {where} on {step.point} for {step.user}"
 
     def do(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
         """Make and mount it, or take what is there."""
         need_visible(at)
+        person = owner(step.user, evidence, at)
+        if isinstance(person, Note | Wait):
+            return person
         if (there := found(step.point, _ours(step), at)) is None:
             make_point(step.point)
             at.node.mark("scratch.point-made")
             try:
-                made = self._make(step, evidence, at)
+                made = self._make(step, evidence, at, *person)
             except OSError as error:
                 raise StepFailed(f"cannot make {self.describe(step)}: {error.strerror}") from error
             if made is None:
@@ -46,16 +50,16 @@ class ScratchHandler(Plain[Scratch]):
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
         limit = "ext4 in a file" if step.root else "tmpfs"
-        return Done({**there, "limit": limit, "bytes": step.bytes})
+        return Done({**evidence, **there, "limit": limit, "bytes": step.bytes})
 
-    def _make(self, step: Scratch, evidence: Evidence, at: At) -> Evidence | None:
+    def _make(self, step: Scratch, evidence: Evidence, at: At, uid: int, gid: int) -> Evidence | None:
         arguments: dict[str, Any]
         if step.root:
             arguments = {"root": step.root, "name": image_of(step), "bytes": step.bytes, "point": step.point}
-            arguments |= {"uid": step.uid, "gid": step.gid, "new": "mount" not in evidence}
+            arguments |= {"uid": uid, "gid": gid, "new": "mount" not in evidence}
             return ask(at, "loop", arguments, remote=True)
         options = {"source": _SOURCE, "size": str(step.bytes), "mode": "0700"}
-        options |= {"uid": str(step.uid), "gid": str(step.gid)}
+        options |= {"uid": str(uid), "gid": str(gid)}
         arguments = {"type": "tmpfs", "options": options, "point": step.point}
         return ask(at, "make", arguments, remote=False)
 

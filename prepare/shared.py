@@ -5,6 +5,7 @@ the claim says. What the user put there is removed only when that time is over, 
 """
 
 from xce.prepare.mounts import ask, is_remote
+from xce.prepare.owner import owner
 from xce.prepare.step import At, Done, Evidence, Kept, Note, Outcome, Plain, Shared, StepFailed, Wait
 
 _LOOK_S = 0.02
@@ -23,7 +24,7 @@ class SharedHandler(Plain[Shared]):
     def describe(self, step: Shared) -> str:
         """One line."""
         parts = ",".join(step.parts)
-        return f"directories {step.root}/{'/'.join(step.elements)}/{{{parts}}} for uid {step.uid}"
+        return f"directories {step.root}/{'/'.join(step.elements)}/{{{parts}}} for {step.user}"
 
     def do(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
         """Write down what is to be made, then make it and give it to the user."""
@@ -34,12 +35,15 @@ class SharedHandler(Plain[Shared]):
             raise StepFailed(f"shared volume {step.volume}: {where}: {error.strerror}") from error
 
     def _make(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
+        person = owner(step.user, evidence, at)
+        if isinstance(person, Note | Wait):
+            return person
         remote = is_remote(step.root, at)
         place = {"root": step.root, "elements": evidence.get("elements", step.elements), "parts": step.parts}
-        if not evidence:
+        if "elements" not in evidence:
             planned = ask(at, "look", {**place, "new": step.again == "attempt"}, remote=remote)
-            return Wait(_LOOK_S, f"looking at {step.root}") if planned is None else Note(planned)
-        if ask(at, "share", {**place, "uid": step.uid, "gid": step.gid}, remote=remote) is None:
+            return Wait(_LOOK_S, f"looking at {step.root}") if planned is None else Note(evidence | planned)
+        if ask(at, "share", {**place, "uid": person[0], "gid": person[1]}, remote=remote) is None:
             return Wait(_LOOK_S, f"making directories on {step.root}")
         at.node.mark("shared.made")
         return Done({**evidence, "path": f"{step.root}/{'/'.join(evidence['elements'])}"})
@@ -52,7 +56,7 @@ class SharedHandler(Plain[Shared]):
         """Remove what is empty after a failure; otherwise keep it, or remove it if nobody wants it."""
         remote = is_remote(step.root, at)
         elements = evidence.get("elements", step.elements)
-        if not evidence:
+        if "elements" not in evidence:
             return Done()  # nothing was made yet
         if at.rollback:
             new = {"root": step.root, "new": evidence["new"]}

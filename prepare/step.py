@@ -137,8 +137,7 @@ class Scratch(_Step, frozen=True, kw_only=True, tag="scratch"):
     name: str
     point: str
     bytes: int
-    uid: int
-    gid: int
+    user: str
 
 
 class Shared(_Step, frozen=True, kw_only=True, tag="shared"):
@@ -149,8 +148,7 @@ class Shared(_Step, frozen=True, kw_only=True, tag="shared"):
     elements: list[str]
     """From the volume down: user, job, and so on, encoded."""
     parts: list[str]
-    uid: int
-    gid: int
+    user: str
     again: str = "reuse"
     retention_s: float = 0
 
@@ -213,6 +211,7 @@ class Node(NamedTuple):
     errands: Callable[[str, str, dict[str, Any], bool], "Evidence | None"]
     """Do a named operation on a file system, in a child if the last argument says so; None: not done yet."""
     find_user: Callable[[str], User | None]
+    """A local user; those of a directory service are asked for by a child."""
     clock: Callable[[], float]
     wall: Callable[[], float]
     mark: Callable[[str], None]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 import time
@@ -155,3 +156,16 @@ def test_c_dir_05_what_cannot_be_removed_is_named_and_tried_again(world: World, 
     world.executor.entries[report.binding].wake = time.monotonic()
     world.until(lambda: world.report(report.binding).state is RELEASED)
     assert tree(world) == []
+
+
+def test_a_user_of_a_directory_service_is_asked_for_by_a_child(world: World) -> None:
+    """`nobody` is none of the test's local users, but this host knows one."""
+    report = world.bind(HOME, consumer=Consumer(name="j", user="nobody", job="1"))
+    assert report.state is READY, report.reason
+    assert (world.place / "shared/nobody/1/out").stat().st_uid == pwd.getpwnam("nobody").pw_uid
+
+
+def test_a_user_that_nobody_knows_fails_it_and_leaves_nothing(world: World) -> None:
+    report = world.bind(HOME, consumer=Consumer(name="j", user="no-such-user"))
+    assert (report.state, report.reason) == (FAILED, "cannot find user 'no-such-user' on this node")
+    assert world.leftovers() == []

@@ -1,0 +1,25 @@
+"""To whom directories are given: a local user at once, one of a directory service by a child, which may hang.
+
+Whatever was found first stays: the number is written down with the step, and a user who is renamed or removed
+while he has directories is still the one whose they are.
+"""
+
+from xce.prepare.mounts import ask
+from xce.prepare.step import At, Evidence, Note, StepFailed, Wait
+
+_LOOK_S = 0.02
+
+
+def owner(name: str, evidence: Evidence, at: At) -> tuple[int, int] | Note | Wait:
+    """Uid and gid; or what has to be done first. Raises `StepFailed` if there is no such user."""
+    if "uid" in evidence:
+        return evidence["uid"], evidence["gid"]
+    found = at.node.find_user(name)
+    if found is not None:
+        return Note({**evidence, "uid": found.uid, "gid": found.gid})
+    answer = ask(at, "user", {"name": name}, remote=True)
+    if answer is None:
+        return Wait(_LOOK_S, f"looking up user '{name}'")
+    if not answer:
+        raise StepFailed(f"cannot find user '{name}' on this node")
+    return Note({**evidence, **answer})
