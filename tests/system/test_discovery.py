@@ -92,7 +92,9 @@ def test_a_gpu_with_a_condemning_xid_is_not_offered_until_an_admin_says_so(site:
     assert ill.recovery
     with pytest.raises(client.AgentError, match="without a reason"):
         rig.node.ask(op="inventory-clear", id=FOUR[2], reason=" ")
-    rig.node.ask(op="inventory-clear", id=FOUR[2], reason="looked at it")
+    assert rig.node.command("inventory", "clear", FOUR[2]).returncode == 2, "it wants a reason"
+    cleared = rig.node.command("inventory", "clear", FOUR[2], "--reason", "looked at it")
+    assert (cleared.returncode, cleared.stdout) == (0, f"{FOUR[2]}: cleared\n")
     site.until(lambda: rig.health() == WELL)
 
 
