@@ -73,16 +73,18 @@ class RemoteLook:
             self._child.signal(signal.SIGKILL)
 
     def _start(self) -> None:
-        theirs, self._ask = os.pipe()
-        self._answers, out = os.pipe()
-        os.set_blocking(self._ask, False)
-        os.set_blocking(self._answers, False)
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        theirs, self._ask = os.pipe()
         try:
-            self._child = spawn(self._argv, environment, fds={0: theirs, 1: out})
+            self._answers, out = os.pipe()
+            os.set_blocking(self._ask, False)
+            os.set_blocking(self._answers, False)
+            try:
+                self._child = spawn(self._argv, environment, fds={0: theirs, 1: out})
+            finally:
+                os.close(out)
         finally:
             os.close(theirs)
-            os.close(out)
         self._reaper.watch(self._child, self._ended)
         self._loop.add_reader(self._answers, self._ready)
 

@@ -149,15 +149,16 @@ class _Pipe:
         self.close()
 
     def close(self) -> None:
+        if self._fd < 0:
+            return
         self.close_child_end()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._fd >= 0:
-            if self._watched:
-                self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
+        if self._watched:
+            self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+        self._fd = -1
 
 
 class Run:
@@ -199,7 +200,11 @@ class Run:
         self._ending: Ending | None = None
         self._exited = False
         self._out = _Pipe(loop, self._output, STREAM_PER_S if streaming else 0)
-        self._err = _Pipe(loop, self.stderr.add, STDERR_PER_S)
+        try:
+            self._err = _Pipe(loop, self.stderr.add, STDERR_PER_S)
+        except OSError:
+            self._out.close()
+            raise
         try:
             output = {1: self._out.child_end, 2: self._err.child_end}
             self.child: Child = spawn(command, environment, fds={**output, **fds})
@@ -265,7 +270,9 @@ class Run:
 
     def _keep(self, lines: Sequence[bytes | TooLong]) -> None:
         self.kept += lines
-        self._kept_bytes += sum(len(line) for line in lines if isinstance(line, bytes))
+        for line in lines:
+            if isinstance(line, bytes):
+                self._kept_bytes += len(line)
         if self._kept_bytes > KEPT_BYTES or len(self.kept) > KEPT_LINES:
             self.kept.clear()
             self._out.close()

@@ -256,6 +256,9 @@ class Supervisor:
     def _start_waiting(self) -> None:
         if self._stopping or not self._waiting:
             return
+        if not self._alive and not self._swept and len(self._waiting) == 1:  # mostly
+            self._waiting.popitem()[1].start()
+            return
         if self._at_risk() >= self.settings.max_abandoned:
             if (count := self.abandoned) >= self.settings.max_abandoned:
                 why = (

@@ -19,6 +19,8 @@ from xce.model.resource import Kind, ResourceType
 
 GOALS = ("G23",)
 _SCRIPTS = 10
+_SETTINGS = {"interval": 1, "timeout": 30}
+"""With that timeout values live as long as at the usual interval: a mere refresh is not told at once."""
 _SCRIPT = """#!/bin/sh
 read load rest < /proc/loadavg
 echo "{{\\"bench_{number}\\": $load}}"
@@ -44,7 +46,7 @@ def _measure(options: Options, stack: ExitStack, work: Path) -> Lines:
     agents: list[Child] = []
     for name, scripts in (("rest", 0), ("busy", _SCRIPTS)):
         texts = {f"bench{number}": _SCRIPT.format(number=number) for number in range(scripts)}
-        files = product.new_agent(work / name, broker, name=name, reporters=texts, settings={"interval": 1})
+        files = product.new_agent(work / name, broker, name=name, reporters=texts, settings=_SETTINGS)
         product.start_once(files)
         agents.append(stack.enter_context(product.running_agent(files)))
     script = str(work / "busy" / "reporters.d" / "bench0")

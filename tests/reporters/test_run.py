@@ -1,7 +1,9 @@
 """One run: what of its output is kept, and that memory and time stay bounded whatever it prints."""
 
+import contextlib
 import getpass
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -202,6 +204,43 @@ def test_a_start_that_fails_leaves_no_descriptor(owner: Owner, tmp_path: Path) -
             )
         os.close(fd)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("left", range(8))
+def test_a_start_for_which_descriptors_do_not_suffice_leaves_none_behind(owner: Owner, left: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    script = os.open("/bin/true", os.O_RDONLY)
+    before = os.listdir("/proc/self/fd")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 12, hard))
+    hoard = []
+    with contextlib.suppress(OSError):
+        while True:
+            hoard.append(os.open("/", os.O_PATH))
+    for fd in hoard[:left]:
+        os.close(fd)
+    try:
+        run = Run(
+            owner.kernel.loop,
+            owner.kernel.reaper,
+            owner,
+            command=["/bin/true"],
+            environment={},
+            fds={cage.SCRIPT_FD: script},
+            group=None,
+            mark="A=",
+            line_bytes=100,
+            streaming=False,
+        )
+    except OSError:
+        run = None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for fd in hoard[left:]:
+        os.close(fd)
+    if run is not None:
+        owner.run = run
+        owner.kernel.until(lambda: owner.done)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    os.close(script)
 
 
 def test_a_run_is_over_whatever_goes_wrong_with_what_it_said(owner: Owner, tmp_path: Path) -> None:
