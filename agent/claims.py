@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,6 +36,8 @@ AGAIN_S = 5.0
 WAITING = 10_000
 """Orders that may wait for the thread; the broker gives those that are dropped again."""
 
+T = TypeVar("T")
+
 InstanceMap: TypeAlias = Mapping[str, Instance]
 Known: TypeAlias = tuple[str, int, Binding, Claim]
 
@@ -46,6 +48,8 @@ class _Began(msgspec.Struct, frozen=True):
     recovering: str
     waits_for: frozenset[str]
     void: bool
+    epoch: int
+    """The newest that the journal has seen."""
     unseen: str = ""
     """Why nobody would see what is mounted here; '' if others would."""
 
@@ -54,6 +58,13 @@ class _Fault(msgspec.Struct, frozen=True):
     """Why no claims are served; '' when they are."""
 
     words: str
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What a question found, and who wants it."""
+
+    give: Callable[[Any], object]
+    found: Any
 
 
 class Claims:
@@ -76,6 +87,8 @@ class Claims:
         self._outbox: deque[Any] = deque()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._began: _Began | None = None
+        self.newest_epoch = 0
+        """Of the orders that were given, and of what the journal has."""
         self._orders: dict[str, BindingPrepare] = {}
         """Given while the journal recovers: what the broker knows that this node has."""
         self._loop = loop
@@ -100,7 +113,8 @@ class Claims:
     # ---------------------------------------------------------------------------------- the loop's side
 
     def ordered(self, order: BindingPrepare | BindingRelease) -> None:
-        """The broker has given an order."""
+        """The broker has given an order, or somebody on this host."""
+        self.newest_epoch = max(self.newest_epoch, order.epoch)
         if isinstance(order, BindingRelease):
             self._orders.pop(order.binding, None)
             self._put(partial(_release, order=order))
@@ -112,6 +126,10 @@ class Claims:
                 self._pending(order.binding.id, order.epoch, f"this node has no inventory of {instances} yet")
             else:
                 self._put(partial(_prepare, order=order, instances=instances))
+
+    def ask(self, question: Callable[["Executor"], T], answer: Callable[[T], object]) -> None:
+        """Put a question to the thread; `answer` gets what it gives, in the loop."""
+        self._put(lambda executor: iter([_Answer(answer, question(executor))]))
 
     def turn(self) -> None:
         """What waited for an inventory or for the broker may go on now; cheap when nothing waits."""
@@ -158,12 +176,15 @@ class Claims:
             match self._outbox.popleft():
                 case _Began() as began:
                     self._began = began
+                    self.newest_epoch = max(self.newest_epoch, began.epoch)
                     self.holdings.uncertain = bool(began.recovering)
                     self.holdings.serving = True
                     self.fault, self.unseen = "", began.unseen
                     self._changed()
                 case _Fault(words):
                     self.fault = words
+                case _Answer() as one:
+                    one.give(one.found)
                 case (str() as binding, BindingReport() as report):
                     self.holdings.report(binding, report)
 
@@ -207,7 +228,8 @@ def _begin(executor: "Executor") -> Iterator[Any]:
         yield _told(executor, report)
     void = [entry for entry in executor.entries.values() if entry.void]
     needed = frozenset(chosen.reporter for entry in void for chosen in entry.order.binding.instances)
-    yield _Began(executor.recovering, needed, bool(void), _unseen(executor))
+    epoch = executor.journal.standing.epoch
+    yield _Began(executor.recovering, needed, bool(void), epoch, _unseen(executor))
 
 
 def _unseen(executor: "Executor") -> str:
@@ -254,7 +276,8 @@ def _settle(executor: "Executor", known: list[Known], instances: InstanceMap) ->
             yield _told(executor, report)
     except NotRecorded as error:
         yield _Fault(str(error))
-        yield _Began(executor.recovering, frozenset(), void=False, unseen=_unseen(executor))
+        epoch = executor.journal.standing.epoch
+        yield _Began(executor.recovering, frozenset(), False, epoch, _unseen(executor))
 
 
 def _resume(executor: "Executor", instances: InstanceMap) -> Iterator[Any]:

@@ -49,6 +49,9 @@ class Holdings:
     def welcomed(self, *, full: bool) -> None:
         """A new conversation: everything is to be said, or only what ended and was not heard."""
         self._full, self.settled = full, not full
+        if not full:  # the broker has the same, in the same states
+            live = (name for name, one in self.reports.items() if one.state not in _UNSAID)
+            self.standing |= {name: self.reports[name].state.value for name in live}
         self._unheard = set(self.reports) if full else {n for n in self._unheard if n in self.reports}
         self._unsaid = set(self._unheard)
 

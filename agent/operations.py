@@ -3,7 +3,7 @@
 `status` the status document · `watch` it again at every change · `explain` one resource, with what the broker
 holds of it · `reset` a reporter · `rekey`: connect anew, with the key that lies in its file now · `inventory`
 all instances that discovery tells of · `inventory-clear` one of them, with a reason · `discovery-release` the
-vendor's library, until `discovery-resume`.
+vendor's library, until `discovery-resume`. What is about claims is in `claim_operations.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from xce.agent.claim_operations import ClaimOperations
 from xce.agent.control import Operation, Reply
 from xce.linux.loop import Timer
 from xce.model.builtin_types import DISCOVERY
@@ -48,6 +49,7 @@ class Operations:
             "rekey": Operation(self._rekey, changes=True),
             "discovery-release": Operation(self._release, changes=True),
             "discovery-resume": Operation(self._resume, changes=True),
+            **ClaimOperations(self._daemon.loop, self._daemon.claims).table(),
         }
 
     def deliver(self, answer: Mine | Failed) -> None:

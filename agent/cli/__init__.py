@@ -18,6 +18,7 @@ COMMANDS = (
     "discovery",
     "reporter",
     "explain",
+    "claim",
     "doctor",
     "join",
     "key",

@@ -206,3 +206,47 @@ def test_a_broker_that_is_killed_while_nodes_work_finds_everything_as_it_is(site
         assert list(bindings_of(agent)) == [binding]
         client.ask(m.ClaimRelease(id="", claim="job"))
         ended(site, client, binding)
+
+
+def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Site) -> None:
+    """list, why, plan, run, and the socket's verbs that a worker uses."""
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        missing = agent.command("claim", "why", "job")
+        assert (missing.returncode, "there is no binding, claim or consumer 'job'" in missing.stderr) == (
+            1,
+            True,
+        )
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
+        made = client.ask(m.ClaimBind(id="", places=[place(client, "job", "node1", "card-full", "j")])).made
+        done = agent.command("claim", "run", "--wait", "20", "job", "--", "/bin/sh", "-c", INSIDE)
+        assert done.returncode == 7, done.stderr
+        assert done.stdout.splitlines() == ["hello", "full yes", "zero no"]
+        assert agent.command("claim", "why", "j").stdout == "it is ready\n"
+        listed = agent.command("claim", "list").stdout.splitlines()
+        assert listed[1].split()[:6] == [made[0], "job", "j", "ready", "ready", "card-full"]
+        plan = agent.command("claim", "plan", made[0]).stdout
+        assert [line.split()[2] for line in plan.splitlines()[1:]] == ["done"] * (len(plan.splitlines()) - 1)
+        (waited,) = agent.ask(op="claim-wait", name="job", seconds=5)["bindings"]
+        assert waited["variables"]["GREETING"] == "hello"
+        assert "variables" not in agent.ask(op="claim", name="job")["bindings"][0]
+        with subprocess.Popen(["sleep", "15"]) as child:
+            added = agent.ask(op="claim-add", name="j", pid=child.pid)
+            assert added["groups"] == waited["groups"]
+            (name,) = {Path(group).name for group in waited["groups"]}
+            assert f"/{name}\n" in Path(f"/proc/{child.pid}/cgroup").read_text()
+            assert agent.command("claim", "release", made[0]).returncode == 0
+            assert child.wait(20) != 0, "a release ends the processes of the consumer"
+        ended(site, client, *made)
+        assert client.ask(m.ClaimsRequest(id="")).claims["job"].state == "pending", "what is gone is told"
+
+
+INSIDE = """
+echo $GREETING
+(: < /dev/full) && echo full yes
+(: < /dev/zero) 2>&1 | grep -q permitted && echo zero no
+exit 7
+"""
