@@ -31,6 +31,19 @@ class Holder(NamedTuple):
         return f"pid {self.pid} ({self.name}): {self.how}"
 
 
+def devices_of(pids: Collection[int], *, proc_root: str = "/proc") -> list[tuple[Holder, int]]:
+    """Every descriptor of a character device that these processes have open, with its number."""
+    safe: dict[str, set[int]] = {}
+    found = []
+    for process in filter(None, (proc.process(pid, proc_root) for pid in pids)):
+        for fd in _descriptors(process.pid, proc_root):
+            rdev = _device(process.pid, fd, stat.S_IFCHR, safe, proc_root)
+            if rdev >= 0:
+                how = f"fd {fd} on {os.major(rdev)}:{os.minor(rdev)}"
+                found.append((Holder(process.pid, process.name, process.started, how), rdev))
+    return found
+
+
 def of_device(
     devices: Collection[int], *, kind: int = stat.S_IFCHR, proc_root: str = "/proc"
 ) -> list[Holder]:

@@ -22,6 +22,7 @@ from xce.prepare.group import group_of, old_group_of
 from xce.prepare.step import At, Done, Evidence, Filter, Outcome, Plain, StepFailed, Wait
 
 _BUSY_S = 0.5
+_GAP = "gap"
 
 
 def program_name(group: str) -> str:
@@ -54,6 +55,8 @@ class FilterHandler(Plain[Filter]):
             _refuse_used(found, step, at)
         rules = _rules(step.base, found, at)
         program = self._apply(step.group, rules, at)
+        if evidence:
+            at.progress[_GAP] = True  # it may have been away
         return Done(
             {
                 "mechanism": how.mechanism,
@@ -74,8 +77,11 @@ class FilterHandler(Plain[Filter]):
             return moved
         rules = _rules(step.base, _resolved(evidence), at)
         if mechanism == "v1":
-            return "" if isolation.agrees(old_group_of(step.group, at), rules) else "its device rules changed"
-        return self._changed(step.group, rules, at)
+            agreed = isolation.agrees(old_group_of(step.group, at), rules)
+            problem = "" if agreed else "its device rules changed"
+        else:
+            problem = self._changed(step.group, rules, at)
+        return problem or _slipped(step.group, rules, at)
 
     def undo(self, step: Filter, evidence: Evidence, at: At) -> Outcome:
         """Nobody may have a device open; then the filter is narrowed, or goes with its group."""
@@ -225,6 +231,32 @@ def _users(numbers: set[int], daemons: Sequence[str]) -> list[holders.Holder]:
         return []
     found = holders.of_device(numbers, kind=stat.S_IFCHR)
     return [holder for holder in found if holder.name not in daemons]
+
+
+def _slipped(group: str, rules: Sequence[Rule], at: At) -> str:
+    """Who opened something while the filter was away: no filter takes back what is open."""
+    if _GAP not in at.progress:
+        return ""
+    slipped = [
+        holder
+        for holder, rdev in holders.devices_of(group_of(group, at).pids())
+        if not any(_covers(rule, rdev) for rule in rules)
+    ]
+    if not slipped:
+        del at.progress[_GAP]
+        return ""
+    return f"opened while its device filter was away: {_listed(slipped)}"
+
+
+def _covers(rule: Rule, rdev: int) -> bool:
+    """Whether a rule lets a character device be opened, to read or to write."""
+    numbers = ((rule.major, os.major(rdev)), (rule.minor, os.minor(rdev)))
+    opens = bpf.BPF_DEVCG_ACC_READ | bpf.BPF_DEVCG_ACC_WRITE
+    return (
+        rule.kind == bpf.BPF_DEVCG_DEV_CHAR
+        and bool(rule.access & opens)
+        and all(wanted in {None, number} for wanted, number in numbers)
+    )
 
 
 def _refuse_used(found: Sequence[Resolved], step: Filter, at: At) -> None:

@@ -80,6 +80,25 @@ def test_c_dev_01_a_filter_that_lets_no_other_in_makes_it_degraded(world: World)
     os.close(group)
 
 
+def test_c_dev_01_what_was_opened_while_the_filter_was_away_is_told_until_it_is_closed(world: World) -> None:
+    """No filter takes back an open descriptor; somebody has to end that process."""
+    report = world.bind(Ask(), cards=["full"])
+    group = group_of(world, report.binding)
+    take_off(group)
+    command = ["sh", "-c", "exec sleep 60 < /dev/zero"]
+    thief = subprocess.Popen(world.inside(report.binding, command))
+    while Path(f"/proc/{thief.pid}/comm").read_text() != "sleep\n":
+        time.sleep(0.01)
+    world.until(lambda: bpf.query(group).ids and "sleep" in world.report(report.binding).note, within=5)
+    told = f"opened while its device filter was away: pid {thief.pid} (sleep): fd 0 on 1:5"
+    assert world.report(report.binding).note == told
+    assert world.report(report.binding).conditions == [Condition.DEGRADED]
+    thief.kill()
+    thief.wait()
+    world.until(lambda: world.report(report.binding).conditions == [], within=5)
+    os.close(group)
+
+
 def test_the_evidence_names_the_program_that_the_kernel_has(world: World) -> None:
     report = world.bind(Ask(), cards=["full"])
     evidence = world.evidence(report.binding, "filter")
