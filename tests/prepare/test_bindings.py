@@ -1,11 +1,13 @@
 """Bindings from order to release, on the real kernel."""
 
 import os
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.prepare.world import FULL_ASK, World
-from xce.model.claim import Ask, BindingState
+from xce.model.claim import Ask, BindingState, PortsAsk
 
 pytestmark = pytest.mark.root
 
@@ -35,3 +37,26 @@ def test_a_claim_for_nothing_is_ready_at_once(world: World) -> None:
     assert world.opened(report.binding, "/dev/full") == ["Operation not permitted"]
     world.release(report.binding)
     assert world.leftovers() == []
+
+
+def test_variables_of_the_user_replace_none_that_is_rendered(world: World) -> None:
+    asked = Ask(environment={"XCE_BINDING": "stolen", "PATH_TO": "x"}, ports=[PortsAsk(name="rpc")])
+    report = world.bind(asked)
+    variables = world.variables(report.binding)
+    assert (variables["XCE_BINDING"], variables["PATH_TO"]) == (report.binding, "x")
+
+
+def test_files_with_the_users_variables_are_roots_alone_and_mended(
+    world: World,
+) -> None:
+    report = world.bind(Ask(environment={"TOKEN": "secret"}))
+    files = [Path(path) for path in world.evidence(report.binding, "environment")["files"]]
+    assert len(files) == 3
+    for path in files:
+        assert path.stat().st_mode & 0o777 == 0o600
+        before = path.read_text()
+        path.write_text("changed")
+        world.executor.check()
+        assert path.read_text() == before
+    [device] = msgspec.json.decode(files[-1].read_bytes())["devices"]
+    assert "TOKEN=secret" in device["containerEdits"]["env"]

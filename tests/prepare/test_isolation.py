@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.prepare.world import World
@@ -187,6 +188,41 @@ def test_two_bindings_of_one_consumer_have_the_devices_of_both_until_one_goes(wo
     world.release(other.binding)
     assert job.wait(5) == -15
     assert world.leftovers() == []
+
+
+@OLD
+def test_the_old_controller_is_narrowed_too_when_one_of_two_bindings_goes(world: World) -> None:
+    if world.node.isolation.mechanism != "v1":
+        pytest.skip(f"no devices controller of version 1 here: {world.node.isolation.reason}")
+    both = Consumer(name="both", user="alice")
+    one, other = (
+        world.bind(Ask(), cards=["full"], consumer=both),
+        world.bind(Ask(), cards=["zero"], consumer=both),
+    )
+    assert world.opened(other.binding, *OWN_AND_OTHER) == ["ok", "ok"]
+    world.release(one.binding)
+    assert world.opened(other.binding, *OWN_AND_OTHER) == [DENIED, "ok"]
+
+
+def test_a_device_whose_number_changes_is_allowed_under_its_new_one_and_told_so(
+    world: World, tmp_path: Path
+) -> None:
+    """A driver was loaded anew: the filter, and the files that rest on it, follow."""
+    (tmp_path / "dev").mkdir()
+    node = tmp_path / "dev/nvidia9"
+    os.mknod(node, 0o20600, os.makedev(195, 9))
+    world.executor.node = world.node = world.node._replace(dev=str(tmp_path / "dev"))
+    world.instances["card-full"] = msgspec.structs.replace(
+        world.instances["card-full"], attributes={"device_files": ["/dev/nvidia9"]}
+    )
+    report = world.bind(Ask(), cards=["full"])
+    assert "c 195:9 rw" in world.evidence(report.binding, "filter")["rules"]
+    node.unlink()
+    os.mknod(node, 0o20600, os.makedev(241, 1))
+    world.until(lambda: "c 241:1 rw" in world.evidence(report.binding, "filter")["rules"], within=5)
+    told = msgspec.json.decode(Path(world.settings.directory, report.binding, "claim.json").read_bytes())
+    assert told["devices"][0]["files"][0]["major"] == 241
+    assert world.opened(report.binding, str(node)) == ["No such device or address"]  # not denied: no driver
 
 
 def test_a_device_that_somebody_has_open_is_not_given_away(world: World) -> None:

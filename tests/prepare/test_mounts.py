@@ -114,6 +114,16 @@ def test_c_csi_04_read_only_is_read_only_whoever_says_it(world: World, ask: Ask,
         Path(entry.point, "new").write_text("")
 
 
+def test_c_csi_04_the_mount_itself_is_made_read_only_not_made_so_afterwards(tmp_path: Path) -> None:
+    for name in ("source", "point"):
+        (tmp_path / name).mkdir()
+    point = str(tmp_path / "point")
+    mount_errand(source=str(tmp_path / "source"), path="", point=point, read_only=True)
+    [entry] = entries(point)
+    assert {"ro", "nosuid", "nodev"} <= set(entry.options.split(","))
+    syscalls.umount2(point, 0)
+
+
 def test_c_csi_04_a_mount_that_became_writable_is_made_read_only_again(world: World) -> None:
     report = world.bind(Ask(mounts=[MountAsk(name="data", source="fixed")]))
     point = point_of(world, report.binding)

@@ -124,6 +124,17 @@ def test_a_job_that_runs_again_finds_its_directories_or_new_ones(world: World) -
     assert world.variables(fourth.binding)["XCE_DIR_OUT"].endswith("/alice/9/attempt-3/out")
 
 
+def test_directories_that_two_bindings_have_go_with_the_last(world: World) -> None:
+    job = Consumer(name="j", user="alice", job="9")
+    one, two = world.bind(HOME, consumer=job), world.bind(HOME, consumer=job)
+    out = Path(world.variables(two.binding)["XCE_DIR_OUT"], "result")
+    out.write_text("1")
+    world.release(one.binding)
+    assert out.read_text() == "1"
+    world.release(two.binding)
+    assert tree(world) == []
+
+
 def test_what_is_kept_goes_when_its_time_is_over(world: World) -> None:
     now = [1000.0]
     world.overrides["wall"] = lambda: now[0]
