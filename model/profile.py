@@ -11,6 +11,8 @@ from typing import Annotated
 
 import msgspec
 
+from xce.model.claim import AccessMode
+
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -35,6 +37,25 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all configuration structs."""
 
 
+class CsiVolume(_Section, frozen=True, kw_only=True):
+    """A volume that a CSI plugin mounts."""
+
+    plugin: str
+    """Name of the plugin: one of `claims.csi.plugins`, or the one that it has registered with."""
+    id: str
+    """The volume's id, as the plugin knows it."""
+    access: AccessMode = AccessMode.RWX
+    """How it may be used at a time. Of `RWOP` this node has one consumer, whatever the plugin allows."""
+    group: str = ""
+    """Number of the group that its files get, if the plugin can do that."""
+    context: dict[str, str] = {}
+    """What the plugin's controller said when the volume was made."""
+    publish_context: dict[str, str] = {}
+    """What the plugin's controller said when the volume was attached to this node."""
+    secrets: str = ""
+    """A file of root with mode 0600: a JSON object of texts, read for each call."""
+
+
 class Volume(_Section, frozen=True, kw_only=True):
     """Something that claims can mount."""
 
@@ -48,6 +69,8 @@ class Volume(_Section, frozen=True, kw_only=True):
     """Its mount options: `vers=4.2`, `size=4g`."""
     read_only: bool = False
     """Nobody may write to it."""
+    csi: CsiVolume | None = None
+    """A volume of a CSI plugin; then `type` and `options` are given to the plugin, and may be empty."""
 
 
 class Reuse(StrEnum):
@@ -120,6 +143,15 @@ class Orphans(StrEnum):
     """They are shown, their processes ended, and they are removed."""
 
 
+class Csi(_Section, frozen=True, kw_only=True):
+    """Node plugins of the Container Storage Interface."""
+
+    plugins: dict[str, str] = {}
+    """Their sockets, by the name that volumes use."""
+    registration: str = ""
+    """Folder where plugins' registrars put their sockets; '' for none."""
+
+
 class Claims(_Section, frozen=True, kw_only=True):
     """`claims:` of agent.yaml."""
 
@@ -139,6 +171,8 @@ class Claims(_Section, frozen=True, kw_only=True):
     """Between two looks at whether such a file system still answers."""
     orphans: Orphans = Orphans.REPORT
     """What is done with things of ours that no claim owns."""
+    csi: Csi = Csi()
+    """Plugins that mount volumes."""
     profiles: dict[str, Profile] = {}
     """By name; `default` is for claims that name none."""
 

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import pwd
+import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -115,6 +116,15 @@ def probe(*, point: str) -> Evidence:
     """Whether the file system on `point` answers at all."""
     os.statvfs(point)
     return {}
+
+
+def kind(*, point: str) -> Evidence:
+    """What a path is: `directory`, `device`, `file`; whether it can be looked at at all."""
+    mode = os.stat(point).st_mode
+    if stat.S_ISDIR(mode):
+        os.statvfs(point)
+        return {"kind": "directory"}
+    return {"kind": "device" if stat.S_ISBLK(mode) else "file"}
 
 
 def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: int) -> Evidence:
@@ -268,6 +278,7 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "unmount": unmount,
     "probe": probe,
     "user": user,
+    "kind": kind,
     "look": look,
     "share": share,
     "unshare": unshare,

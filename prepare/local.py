@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from xce.linux import cgroup, mountapi, mountinfo, users
 from xce.linux.cgroup import Cgroup
 from xce.linux.users import User
+from xce.model import csi
 from xce.model.profile import Claims, profile_of
 from xce.prepare import isolation
 from xce.prepare.child import Errands
+from xce.prepare.csi.helper import HelperClient
 from xce.prepare.errand import opened
 from xce.prepare.mounts import own_directory
 from xce.prepare.step import Node
@@ -43,6 +45,9 @@ def node(
         visible=invisible(settings.directory, namespace),
         errands=Errands(time.monotonic, settings.remote_s),
         find_user=find_user,
+        csi=HelperClient(
+            csi.Plugins(sockets=settings.csi.plugins, registration=settings.csi.registration), time.monotonic
+        ),
         clock=time.monotonic,
         wall=wall,
         mark=mark,

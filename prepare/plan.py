@@ -9,10 +9,12 @@ import posixpath
 
 from xce.model.claim import AccessMode, Binding, Claim, MountAsk, PortsAsk, SharedAsk
 from xce.model.instance import Health, Instance
-from xce.model.profile import Claims, Profile, ScratchRoot, Volume, profile_of
+from xce.model.profile import Claims, CsiVolume, Profile, ScratchRoot, Volume, profile_of
 from xce.prepare import names
+from xce.prepare.csi import paths
 from xce.prepare.step import (
     Bind,
+    Csi,
     Device,
     Environment,
     Filter,
@@ -37,7 +39,7 @@ def plan(binding: Binding, claim: Claim, instances: InstanceMap, settings: Claim
         raise PlanRefused(f"this node has no profile '{claim.ask.profile}' (agent.yaml: claims.profiles)")
     try:
         return _Planner(binding, claim, instances, settings, profile).steps()
-    except names.NameRefused as error:
+    except (names.NameRefused, paths.PathRefused) as error:
         raise PlanRefused(str(error)) from error
 
 
@@ -97,10 +99,16 @@ class _Planner:
         volume = self.profile.volumes.get(mount.source)
         if volume is None:
             raise PlanRefused(f"mount {mount.name}: the profile has no volume '{mount.source}'")
-        stage = self._stage(mount.source, volume)
+        if volume.csi is not None:
+            published = self._csi(volume, volume.csi)
+            stage: list[Step] = [published]
+            source = published.target
+        else:
+            staged = self._stage(mount.source, volume)
+            stage, source = [*staged], staged[0].point if staged else volume.path
         bind = Bind(
             name=mount.name,
-            source=stage[0].point if stage else volume.path,
+            source=source,
             path=mount.subdirectory,
             point=f"{self.home}/{names.encode(mount.name)}",
             read_only=mount.read_only or volume.read_only or self._all_read_only(),
@@ -123,6 +131,28 @@ class _Planner:
                 options=list(volume.options),
             )
         ]
+
+    def _csi(self, volume: Volume, of: CsiVolume) -> Csi:
+        """The same for all who use it on this node, but for `alone`."""
+        csi = self.settings.csi
+        if of.plugin not in csi.plugins and not csi.registration:
+            raise PlanRefused(f"this node has no CSI plugin '{of.plugin}' (agent.yaml: claims.csi.plugins)")
+        directory = self.settings.directory
+        return Csi(
+            plugin=of.plugin,
+            volume=of.id,
+            staging=paths.staging(directory, of.plugin, of.id),
+            target=paths.target(directory, of.plugin, of.id),
+            access=of.access,
+            alone=AccessMode.RWOP in {of.access, self.claim.access},
+            type=volume.type,
+            flags=list(volume.options),
+            group=of.group,
+            read_only=volume.read_only or of.access is AccessMode.ROX,
+            context=dict(of.context),
+            publish_context=dict(of.publish_context),
+            secrets=of.secrets,
+        )
 
     def _user(self) -> str:
         name = self.binding.consumer.user or self.claim.owner

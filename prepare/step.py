@@ -18,6 +18,7 @@ import msgspec
 from xce.linux.cgroup import Cgroup
 from xce.linux.mountinfo import Table
 from xce.linux.users import User
+from xce.model import csi
 from xce.model.instance import Instance
 from xce.model.profile import Claims, Profile
 
@@ -117,6 +118,29 @@ class Stage(_Step, frozen=True, kw_only=True, tag="stage"):
     options: list[str] = []
 
 
+class Csi(_Step, frozen=True, kw_only=True, tag="csi"):
+    """A volume of a CSI plugin, staged and published once for all who use it."""
+
+    plugin: str
+    volume: str
+    """Its id, as the plugin knows it."""
+    staging: str
+    target: str
+    access: str
+    """`AccessMode` that the volume has."""
+    alone: bool = False
+    """For one consumer at a time."""
+    block: bool = False
+    type: str = ""
+    flags: list[str] = []
+    group: str = ""
+    read_only: bool = False
+    context: dict[str, str] = {}
+    publish_context: dict[str, str] = {}
+    secrets: str = ""
+    """File with its secrets; what is in it is never here."""
+
+
 class Bind(_Step, frozen=True, kw_only=True, tag="bind"):
     """A directory of a volume, mounted for the consumer."""
 
@@ -174,7 +198,7 @@ class Environment(_Step, frozen=True, kw_only=True, tag="environment"):
     """Directory for the CDI file."""
 
 
-Step: TypeAlias = Group | Filter | Stage | Bind | Scratch | Shared | Ports | Environment
+Step: TypeAlias = Group | Filter | Stage | Csi | Bind | Scratch | Shared | Ports | Environment
 
 
 class Peer(NamedTuple):
@@ -196,6 +220,22 @@ class Isolation(NamedTuple):
     reason: str = ""
 
 
+class CsiCalls(Protocol):
+    """The CSI helper. Nothing here waits."""
+
+    def seen(self, plugin: str, /) -> csi.Seen | None:
+        """A plugin as it was last seen."""
+
+    def ask(self, key: str, plugin: str, call: csi.Call, /) -> csi.Told | None:
+        """What came of a call; None: not known yet. One call for each key."""
+
+    def pending(self, key: str, /) -> bool:
+        """Whether a call under this key is not answered yet, or its answer was not taken."""
+
+    def forget(self, key: str, /) -> None:
+        """Do not wait for it any more."""
+
+
 class Node(NamedTuple):
     """What handlers need of this machine: roots, settings, clocks. One for all steps."""
 
@@ -212,6 +252,7 @@ class Node(NamedTuple):
     """Do a named operation on a file system, in a child if the last argument says so; None: not done yet."""
     find_user: Callable[[str], User | None]
     """A local user; those of a directory service are asked for by a child."""
+    csi: CsiCalls
     clock: Callable[[], float]
     wall: Callable[[], float]
     mark: Callable[[str], None]

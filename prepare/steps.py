@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from xce.prepare.csi.handler import CsiHandler
 from xce.prepare.environment import EnvironmentHandler
 from xce.prepare.filter import FilterHandler
 from xce.prepare.group import GroupHandler
@@ -11,6 +12,7 @@ from xce.prepare.scratch import ScratchHandler
 from xce.prepare.shared import SharedHandler
 from xce.prepare.step import (
     Bind,
+    Csi,
     Environment,
     Filter,
     Group,
@@ -26,6 +28,7 @@ HANDLERS: dict[type[Any], Handler[Any]] = {
     Group: GroupHandler(),
     Filter: FilterHandler(),
     Stage: StageHandler(),
+    Csi: CsiHandler(),
     Bind: BindHandler(),
     Scratch: ScratchHandler(),
     Shared: SharedHandler(),

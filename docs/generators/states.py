@@ -12,12 +12,13 @@ from xce import model
 from xce.agent.probe import health
 from xce.model.transition import Machine
 from xce.prepare import entry
+from xce.prepare.csi import usage
 
 HEAD = """\
 # State machines
 
-Generated from the tables in `model/`, `agent/probe/health.py` and `prepare/entry.py` by
-`python docs/generate.py`; do not edit. A pair of state and event that is not in a table cannot happen: the
+Generated from the tables in `model/`, `agent/probe/health.py`, `prepare/entry.py`, `prepare/csi/usage.py`
+by `python docs/generate.py`; do not edit. A pair of state and event that is not in a table cannot happen: the
 code raises `IllegalTransition`.
 """
 
@@ -30,10 +31,10 @@ def render() -> dict[str, str]:
 
 
 def machines() -> list[AnyMachine]:
-    """Every `Machine` that is a global of a module of the model, of `health` or `entry`, in their order."""
+    """Every `Machine` that is a global of a module of the model, `health`, `entry` or `usage`, in order."""
     found: dict[int, AnyMachine] = {}
     names = sorted(info.name for info in pkgutil.iter_modules(model.__path__))
-    for module in (*(importlib.import_module(f"xce.model.{name}") for name in names), health, entry):
+    for module in (*(importlib.import_module(f"xce.model.{name}") for name in names), health, entry, usage):
         for thing in vars(module).values():
             if isinstance(thing, Machine):
                 found.setdefault(id(thing), thing)

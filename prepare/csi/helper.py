@@ -73,6 +73,10 @@ class HelperClient:
         self._pending[key] = _Pending(number, call)
         return None
 
+    def pending(self, key: str) -> bool:
+        """Whether a call under this key is not answered yet, or its answer was not taken."""
+        return key in self._pending
+
     def forget(self, key: str) -> None:
         """Nobody waits for the call under this key any more; what the plugin makes of it is not known."""
         pending = self._pending.pop(key, None)

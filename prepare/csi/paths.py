@@ -44,4 +44,4 @@ def checked(path: str) -> str:
 
 def _name(plugin: str, volume: str) -> str:
     """The same for nothing else: lengths keep the parts apart."""
-    return hashlib.sha256(f"{len(plugin)}:{plugin}{volume}".encode()).hexdigest()[:40]
+    return hashlib.sha256(f"{len(plugin)}:{plugin}{volume}".encode()).hexdigest()[:32]

@@ -7,11 +7,13 @@ In FOLDER are its socket `csi.sock`, the backing directories of volumes `backing
     abilities, services, version, node_id, max_volumes, topology   what it says of itself
     registry    folder for a registrar's socket; registrar: what it says instead of the truth
     faults      method -> {code, message, delay_s, hang, die: before|after, late_s, times}
+    source      directory that is bound instead of the backing one
     stage       mount | nothing | below; filesystem: bind | tmpfs | loop
 """
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import subprocess
@@ -25,8 +27,10 @@ from grpclib.server import Server
 
 from xce.csi_node_helper import messages
 from xce.csi_node_helper.messages import Method
-from xce.linux import mountinfo
+from xce.linux import mountinfo, syscalls
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_MS_BIND = 4096
 HABITS = {
     "blind": "publishes what is in the staging directory, staged or not",
     "litter": "keeps a file of its own in the staging directory",
@@ -198,6 +202,9 @@ class Plugin:
                     file.truncate(8 << 20)
                 run("mkfs.ext4", "-q", str(image))
             run("mount", "-o", "loop", str(image), point)
+        elif source := self.control.get("source"):
+            syscall = _libc.mount(source.encode(), point.encode(), None, _MS_BIND, None)  # looks at neither
+            assert syscall == 0
         else:
             run("mount", "--bind", str(backing), point)
 
@@ -281,7 +288,10 @@ class Plugin:
         if not points and self.has("picky-present") and os.path.lexists(path):
             raise GRPCError(Status.INTERNAL, f"{what}: {path} is not mounted")
         if points:
-            run("umount", points[-1])
+            try:
+                syscalls.umount2(points[-1], syscalls.UMOUNT_NOFOLLOW)
+            except OSError as error:
+                raise GRPCError(Status.INTERNAL, f"{what}: {error}") from error
 
     def Statistics(self, request: Any, answer: Any) -> Any:  # noqa: N802
         return answer(

@@ -1,0 +1,360 @@
+"""The handler of CSI volumes: does, observes and undoes one through the helper. Decisions are in `usage`.
+
+What is done for a volume depends on the kernel's mount table and on what Stage said in this boot; statistics,
+conditions and probes of the plugin decide nothing. The target does not exist before Publish, nothing of ours
+is put into the staging directory, and nothing is removed but empty directories.
+"""
+
+import contextlib
+import errno
+import os
+import time
+
+from xce.linux import holders, mountinfo
+from xce.model import csi
+from xce.model.claim import AccessMode
+from xce.model.csi import AGAIN, Backoff, NodeAbility, Outcome
+from xce.prepare.csi import usage
+from xce.prepare.csi.usage import VOLUME, Event, State
+from xce.prepare.mounts import ask, at_point, changed, found, need_visible
+from xce.prepare.step import At, Csi, Done, Evidence, Note, Plain, StepFailed, Wait
+from xce.prepare.step import Outcome as StepOutcome
+
+_LOOK_S = 0.02
+_PLUGIN_S = 0.2
+_BUSY_S = 0.5
+_OWN_ERROR = Backoff(0.2, 5)
+"""After an error of the plugin's while it takes something back."""
+_PATIENCE = 3
+"""Calls that a plugin may answer with an error, or with OK and no effect, before we unmount ourselves."""
+_UNKNOWN_CODES = {0, 1, 4, 10}
+"""No answer, given up, too late, busy: the plugin has not said what it makes of the call."""
+
+
+class CsiHandler(Plain[Csi]):
+    """A volume of a plugin, staged and published once for all who use it."""
+
+    def key(self, step: Csi) -> str:
+        """The volume, which all users share."""
+        return f"csi:{step.staging}"
+
+    def describe(self, step: Csi) -> str:
+        """One line. Mount flags may be secret."""
+        return f"volume {step.volume} of CSI plugin {step.plugin}{' read-only' if step.read_only else ''}"
+
+    def do(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
+        """Further by one call, or wait for its answer."""
+        need_visible(at)
+        match usage.state_of(evidence):
+            case State.ABSENT:
+                return self._enter(step, at)
+            case State.STAGING:
+                return self._stage(step, evidence, at)
+            case State.PUBLISHING:
+                return self._publish(step, evidence, at)
+            case _:
+                if problem := self.observe(step, evidence, at):
+                    raise StepFailed(problem)
+                return Done(evidence)
+
+    def _enter(self, step: Csi, at: At) -> StepOutcome:
+        """Whether it can be had here, and how; nothing is asked of the plugin before that is written down."""
+        if binding := usage.must_wait(at.peers):
+            return Wait(_LOOK_S, f"volume {step.volume} is being unstaged for binding {binding}")
+        if problem := usage.conflict(step, at.peers):
+            raise StepFailed(problem)
+        for peer in at.peers:
+            if peer.leaving or not peer.evidence:
+                continue
+            if usage.state_of(peer.evidence) is not State.PUBLISHED:
+                return Wait(_LOOK_S, f"volume {step.volume} is being made ready for binding {peer.binding}")
+            if problem := self.observe(step, peer.evidence, at):
+                raise StepFailed(problem)
+            return Done(peer.evidence)
+        seen = at.node.csi.seen(step.plugin)
+        if seen is None or not (seen.asked and seen.ready):
+            problem = (seen.problem if seen else "") or "it has not been heard of yet"
+            return Wait(_PLUGIN_S, f"plugin {step.plugin}: {problem}")
+        if problem := usage.unable(step, seen.abilities):
+            raise StepFailed(problem)
+        at.progress["unsent"] = True
+        return Note(
+            {
+                "state": VOLUME.step(State.ABSENT, Event.WANTED),
+                "mode": usage.mode(AccessMode(step.access), seen.abilities),
+                "stages": NodeAbility.STAGE_UNSTAGE_VOLUME in seen.abilities,
+            }
+        )
+
+    # --------------------------------------------------------------------------------------------- staging
+
+    def _stage(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
+        if not evidence["stages"]:
+            return Note(evidence | {"state": VOLUME.step(State.STAGING, Event.STAGED), "mounts": []})
+        if not usage.at_or_below(step.staging, at.node.mounts()):
+            os.makedirs(step.staging, 0o755, exist_ok=True)
+        call = csi.Stage(
+            volume=step.volume,
+            staging=step.staging,
+            capability=_capability(step, evidence),
+            context=step.context,
+            publish_context=step.publish_context,
+            secrets=step.secrets,
+        )
+        told = _ask(step, call, at)
+        if isinstance(told, Wait):
+            return told
+        if told.outcome is not Outcome.OK:
+            return _again_or_fail(step, "stage", told, at)
+        at.node.mark("csi.staged")
+        at.progress.pop("attempts", None)
+        mounts = usage.at_or_below(step.staging, at.node.mounts())
+        return Note(evidence | {"state": VOLUME.step(State.STAGING, Event.STAGED), "mounts": mounts})
+
+    # ------------------------------------------------------------------------------------------ publishing
+
+    def _publish(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
+        if usage.at_or_below(step.staging, at.node.mounts()) != evidence["mounts"]:
+            return Note(evidence | {"state": VOLUME.step(State.PUBLISHING, Event.LOST)})
+        if not at.progress.get("published"):
+            call = csi.Publish(
+                volume=step.volume,
+                staging=step.staging if evidence["stages"] else "",
+                target=step.target,
+                capability=_capability(step, evidence),
+                read_only=step.read_only,
+                context=step.context,
+                publish_context=step.publish_context,
+                secrets=step.secrets,
+            )
+            if not at.node.csi.pending(_key(at)) and not at_point(step.target, at):
+                _make_leaf(step, present=at.progress.get("leaf", False))
+            told = _ask(step, call, at)
+            if isinstance(told, Wait):
+                return told
+            if told.outcome is not Outcome.OK:
+                return self._other_leaf(step, told, at)
+            at.progress["published"] = True
+            at.node.mark("csi.published")
+        return self._verify(step, evidence, at)
+
+    def _other_leaf(self, step: Csi, told: csi.Told, at: At) -> StepOutcome:
+        """Some plugins want the target to be there, and say so in any way; each is tried once at least."""
+        tried = at.progress.setdefault("leaves", set())
+        tried.add(at.progress.get("leaf", False))
+        if told.outcome in {Outcome.REFUSED, Outcome.UNCERTAIN} and told.code not in _UNKNOWN_CODES:
+            at.progress["leaf"] = not at.progress.get("leaf", False)
+            if told.outcome is Outcome.REFUSED and len(tried) < 2:
+                return Wait(0, f"plugin {step.plugin}: {told.message}")
+        return _again_or_fail(step, "publish", told, at)
+
+    def _verify(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
+        """The plugin says OK: look whether the kernel does."""
+        there = at_point(step.target, at)
+        if not there:
+            raise StepFailed(f"plugin {step.plugin} says OK, and nothing is mounted on {step.target}")
+        if len(there) > 1:  # it mounted again for a repeated call
+            ask(at, "unmount", {"point": step.target}, remote=mountinfo.can_hang(there[-1].kind))
+            return Wait(_LOOK_S, f"taking one of {len(there)} mounts off {step.target}")
+        if problem := usage.not_the_volume(there[0], at.node.settings.directory, at.node.mounts()):
+            raise StepFailed(problem)
+        remote = mountinfo.can_hang(there[0].kind)
+        try:
+            if step.read_only and "ro" not in there[0].options.split(","):
+                answer = ask(at, "set-read-only", {"point": step.target}, remote=remote)
+                return Wait(_LOOK_S if answer is None else 0, f"making {step.target} read-only")
+            kind = ask(at, "kind", {"point": step.target}, remote=remote)
+        except OSError as error:
+            words = f"plugin {step.plugin} says OK, but the file system does not work: {error.strerror}"
+            raise StepFailed(words) from error
+        if kind is None:
+            return Wait(_LOOK_S, f"looking at {step.target}")
+        wanted = "device" if step.block else "directory"
+        if kind["kind"] != wanted:
+            raise StepFailed(f"plugin {step.plugin} has put a {kind['kind']} at the target, not a {wanted}")
+        at.progress.pop("published", None)
+        state = VOLUME.step(State.PUBLISHING, Event.VERIFIED)
+        return Done(evidence | {"state": state, **(found(step.target, lambda _: True, at) or {})})
+
+    def observe(self, step: Csi, evidence: Evidence, at: At) -> str:
+        """Compare with the mount table: the target, and what was remembered of the staging directory."""
+        if usage.state_of(evidence) is not State.PUBLISHED:
+            return f"volume {step.volume} is not published"
+        if usage.at_or_below(step.staging, at.node.mounts()) != evidence["mounts"]:
+            return f"what was staged for volume {step.volume} at {step.staging} is not mounted any more"
+        return changed(evidence, at, read_only=step.read_only)
+
+    # ------------------------------------------------------------------------------------------ taking back
+
+    def undo(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
+        """After the last of its users: unpublish, unstage; done when the kernel and the plugin agree."""
+        state = usage.state_of(evidence)
+        if state is State.ABSENT or usage.others(at.peers):
+            at.node.csi.forget(_key(at))
+            return Done()
+        if at.progress.get("unsent") and not at.node.csi.pending(_key(at)):
+            _remove_leaf(step.target)
+            _remove_staging(step.staging, [])
+            return Done()
+        state = at.progress.setdefault("state", VOLUME.step(state, Event.LEFT))
+        if state is State.UNPUBLISHING:
+            call: csi.Call = csi.Unpublish(volume=step.volume, target=step.target)
+            waiting = _take_back(step, call, step.target, at)
+            if waiting is not None:
+                return waiting
+            _remove_leaf(step.target)
+            at.node.mark("csi.unpublished")
+            at.progress["state"] = VOLUME.step(State.UNPUBLISHING, Event.CLEARED)
+            for name in ("calls", "since", "attempts"):
+                at.progress.pop(name, None)
+        if evidence["stages"]:
+            waiting = _take_back(
+                step, csi.Unstage(volume=step.volume, staging=step.staging), step.staging, at
+            )
+            if waiting is not None:
+                return waiting
+        _remove_staging(step.staging, [point for point, _, _ in evidence.get("mounts", [])])
+        at.node.mark("csi.unstaged")
+        return Done()
+
+
+def _take_back(step: Csi, call: csi.Call, path: str, at: At) -> Wait | None:
+    """One call of the plugin's; None once nothing is mounted and the plugin agrees, or has been asked enough.
+
+    An error does not mean that it is mounted: some want the path to be there, some not, some have forgotten
+    the volume. OK does not mean that it is not: of several mounts some take one.
+    """
+    told = _ask(step, call, at)
+    if isinstance(told, Wait):
+        return told
+    verb = _verb(call)
+    if told.outcome is not Outcome.OK and told.code in _UNKNOWN_CODES:
+        return _again(step, verb, told, at, blocker=True)
+    at.progress["calls"] = calls = at.progress.get("calls", 0) + 1
+    mounts = usage.at_or_below(path, at.node.mounts())
+    if told.outcome is Outcome.OK and not mounts:
+        return None
+    if not mounts:
+        return _other_way(step, verb, path, told, calls)
+    if calls < _PATIENCE and told.outcome in {Outcome.OK, Outcome.UNCERTAIN}:
+        return Wait(
+            _OWN_ERROR.delay(calls) if told.outcome is not Outcome.OK else 0, _words(step, verb, told)
+        )
+    return _unmount(mounts[-1][0], _words(step, verb, told), at)
+
+
+def _other_way(step: Csi, verb: str, path: str, told: csi.Told, calls: int) -> Wait | None:
+    """Nothing is mounted, and it is not content: without the leaf, with it; then the kernel is believed."""
+    if calls >= _PATIENCE:
+        return None
+    with contextlib.suppress(OSError):
+        os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
+    if calls == _PATIENCE - 1:
+        with contextlib.suppress(OSError):
+            os.makedirs(path, 0o755, exist_ok=True)
+    return Wait(_OWN_ERROR.delay(calls), _words(step, verb, told))
+
+
+def _unmount(point: str, words: str, at: At) -> Wait:
+    """The plugin does not take it off: we do, but never what somebody uses."""
+    top = at_point(point, at)[-1]
+    answer = ask(at, "unmount", {"point": point}, remote=mountinfo.can_hang(top.kind))
+    if answer is None:
+        return Wait(_LOOK_S, f"unmounting {point}")
+    if answer.get("busy"):
+        users = holders.of_mount(top.id, point)
+        who = ", ".join(str(user) for user in users[:4]) or "somebody that cannot be seen"
+        return Wait(_BUSY_S, f"{point} is busy: {who} ({words})", blocker=True)
+    return Wait(0, f"{point} is unmounted")
+
+
+# --------------------------------------------------------------------------------------------------- calls
+
+
+def _key(at: At) -> str:
+    return f"{at.binding}/{at.number}"
+
+
+def _verb(call: csi.Call) -> str:
+    return str(call.__struct_config__.tag)
+
+
+def _capability(step: Csi, evidence: Evidence) -> csi.Capability:
+    """The same in every call for the volume, whatever the plugin says of itself meanwhile."""
+    return csi.Capability(
+        mode=evidence["mode"], block=step.block, fs_type=step.type, flags=step.flags, group=step.group
+    )
+
+
+def _ask(step: Csi, call: csi.Call, at: At) -> csi.Told | Wait:
+    """The answer, or what is waited for."""
+    at.progress.setdefault("since", at.node.wall())
+    told = at.node.csi.ask(_key(at), step.plugin, call)
+    if told is None:
+        since = time.strftime("%H:%M:%S", time.localtime(at.progress["since"]))
+        return Wait(_LOOK_S, f"plugin {step.plugin}: {_verb(call)} of volume {step.volume} since {since}")
+    if told.outcome is not Outcome.NEVER_SENT:
+        at.progress.pop("unsent", None)
+    if told.outcome is Outcome.OK:
+        at.progress.pop("since", None)
+    return told
+
+
+def _again_or_fail(step: Csi, verb: str, told: csi.Told, at: At) -> Wait:
+    if told.outcome not in AGAIN:
+        raise StepFailed(_words(step, verb, told))
+    return _again(step, verb, told, at, blocker=False)
+
+
+def _again(step: Csi, verb: str, told: csi.Told, at: At, *, blocker: bool) -> Wait:
+    """The same call later: never another one but its opposite."""
+    at.progress["attempts"] = attempts = at.progress.get("attempts", 0) + 1
+    delay = AGAIN[told.outcome].delay(attempts)
+    since = time.strftime("%H:%M:%S", time.localtime(at.progress["since"]))
+    return Wait(delay, f"{_words(step, verb, told)} (since {since})", blocker=blocker)
+
+
+def _words(step: Csi, verb: str, told: csi.Told) -> str:
+    busy = "busy with an earlier call: " if told.outcome is Outcome.BUSY else ""
+    return f"plugin {step.plugin}, {verb} of volume {step.volume}: {busy}{told.message or told.outcome}"
+
+
+# --------------------------------------------------------------------------------------------------- places
+
+
+def _make_leaf(step: Csi, *, present: bool) -> None:
+    """The target's folder is ours alone; the target is absent, or empty for plugins that want it."""
+    os.makedirs(os.path.dirname(step.target), 0o700, exist_ok=True)
+    _clear_leaf(step.target)
+    if present and step.block:
+        os.close(os.open(step.target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    elif present:
+        os.mkdir(step.target, 0o755)
+
+
+def _clear_leaf(target: str) -> None:
+    """Remove an empty leaf. What a plugin has put there is nobody's to remove. Raises OSError."""
+    try:
+        os.rmdir(target)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        if os.path.islink(target) or os.path.getsize(target):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target) from None
+        os.unlink(target)
+
+
+def _remove_leaf(target: str) -> None:
+    _clear_leaf(target)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(os.path.dirname(target))
+
+
+def _remove_staging(staging: str, points: list[str]) -> None:
+    """With the places of what was mounted there. Plugins keep files of their own in it; those stay."""
+    for path in [*reversed(points), staging]:
+        try:
+            os.rmdir(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise

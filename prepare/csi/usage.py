@@ -1,0 +1,158 @@
+"""What may be done with a volume of a plugin, and whether what the plugin did is what was asked for. Pure.
+
+A volume has one staging directory and one target on a node, which all its users share: each gets a bind mount
+of the target. Who the users are is in the journal: bindings whose step has evidence. Only mountinfo says what
+is mounted; the plugin's word is not enough for being there, and not for being gone.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from xce.linux import mountinfo
+from xce.linux.mountinfo import Mount
+from xce.model.claim import AccessMode
+from xce.model.csi import AccessNumber, NodeAbility
+from xce.model.transition import Machine
+from xce.prepare.step import Csi, Evidence, Peer
+
+
+class State(StrEnum):
+    """How far a volume of a plugin is on its node. In the journal before the plugin is asked."""
+
+    ABSENT = "absent"
+    """Nobody has asked for it here, or nothing is left of it."""
+    STAGING = "staging"
+    """NodeStageVolume is asked, as often as it takes."""
+    PUBLISHING = "publishing"
+    """Stage said OK in this boot, and the mounts that it made are remembered; NodePublishVolume is asked."""
+    PUBLISHED = "published"
+    """The mount at the target was looked at and is the volume."""
+    UNPUBLISHING = "unpublishing"
+    """Its last user leaves: NodeUnpublishVolume is asked until no mount is at the target."""
+    UNSTAGING = "unstaging"
+    """NodeUnstageVolume is asked until no mount is at or below the staging directory."""
+
+
+class Event(StrEnum):
+    """What moves a volume here. An answer that says nothing of what was done moves it nowhere."""
+
+    WANTED = "wanted"
+    """Its first user comes."""
+    STAGED = "staged"
+    """The plugin says that it is staged, or does not stage."""
+    LOST = "lost"
+    """The mounts of its staging directory are others than those remembered."""
+    VERIFIED = "verified"
+    """The target is a mount of it, with the options that were asked for."""
+    LEFT = "left"
+    """Its last user leaves, or it could not be made ready."""
+    CLEARED = "cleared"
+    """Nothing is mounted any more, and the plugin says so, or was asked in every way that there is."""
+
+
+_S, _E = State, Event
+VOLUME = Machine(
+    "csi volume on its node",
+    State.ABSENT,
+    {
+        (_S.ABSENT, _E.WANTED): _S.STAGING,
+        (_S.STAGING, _E.STAGED): _S.PUBLISHING,
+        (_S.PUBLISHING, _E.LOST): _S.STAGING,
+        (_S.PUBLISHING, _E.VERIFIED): _S.PUBLISHED,
+        (_S.STAGING, _E.LEFT): _S.UNPUBLISHING,
+        (_S.PUBLISHING, _E.LEFT): _S.UNPUBLISHING,
+        (_S.PUBLISHED, _E.LEFT): _S.UNPUBLISHING,
+        (_S.UNPUBLISHING, _E.CLEARED): _S.UNSTAGING,
+        (_S.UNSTAGING, _E.CLEARED): _S.ABSENT,
+    },
+    final=frozenset(),
+)
+
+
+def state_of(evidence: Evidence) -> State:
+    """How far a step's evidence says that it is."""
+    return State(evidence.get("state", State.ABSENT))
+
+
+# ------------------------------------------------------------------------------------------------ admission
+
+
+def conflict(step: Csi, peers: Sequence[Peer]) -> str:
+    """Why a volume cannot be had beside those who stay with it; '' if it can."""
+    for peer in peers:
+        other = peer.step
+        if not isinstance(other, Csi) or not peer.evidence or peer.leaving:
+            continue
+        if step.alone or other.alone:
+            return f"volume {step.volume} is for one consumer at a time, and binding {peer.binding} has it"
+        if step != other:
+            return (
+                f"volume {step.volume} is in use on this node in another way, by binding {peer.binding}: "
+                "its settings were changed meanwhile; it can be had when the last user has left"
+            )
+    return ""
+
+
+def others(peers: Sequence[Peer]) -> list[str]:
+    """Bindings for which something was asked of the plugin, or may have been."""
+    return [peer.binding for peer in peers if peer.evidence]
+
+
+def must_wait(peers: Sequence[Peer]) -> str:
+    """Whom a newcomer has to wait for: the last user may be unstaging the volume; '' for nobody.
+
+    Nobody unstages while another binding has evidence, and nobody gets any while all who have some leave.
+    """
+    having = [peer for peer in peers if peer.evidence]
+    return having[0].binding if having and all(peer.leaving for peer in having) else ""
+
+
+# ---------------------------------------------------------------------------------------------- capabilities
+
+_MODES = {
+    AccessMode.RWO: AccessNumber.SINGLE_NODE_WRITER,
+    AccessMode.RWOP: AccessNumber.SINGLE_NODE_WRITER,
+    AccessMode.ROX: AccessNumber.MULTI_NODE_READER_ONLY,
+    AccessMode.RWX: AccessNumber.MULTI_NODE_MULTI_WRITER,
+}
+_EXACT_MODES = _MODES | {
+    AccessMode.RWO: AccessNumber.SINGLE_NODE_MULTI_WRITER,
+    AccessMode.RWOP: AccessNumber.SINGLE_NODE_SINGLE_WRITER,
+}
+
+
+def mode(access: AccessMode, abilities: Sequence[int]) -> int:
+    """The number of an access mode; plugins that know one writer from several on a node are told."""
+    exact = NodeAbility.SINGLE_NODE_MULTI_WRITER in abilities
+    return int((_EXACT_MODES if exact else _MODES)[access])
+
+
+def unable(step: Csi, abilities: Sequence[int]) -> str:
+    """What the plugin cannot do and the volume needs; '' for nothing."""
+    if step.group and NodeAbility.VOLUME_MOUNT_GROUP not in abilities:
+        return f"plugin {step.plugin} cannot give files to a group (VOLUME_MOUNT_GROUP)"
+    return ""
+
+
+# -------------------------------------------------------------------------------------------------- mounts
+
+
+def at_or_below(path: str, mounts: Sequence[Mount]) -> list[list[str]]:
+    """The mounts at a directory or below it: point, device, root; in an order of their own."""
+    prefix = path + "/"
+    return sorted([m.point, m.device, m.root] for m in mounts if (m.point + "/").startswith(prefix))
+
+
+def not_the_volume(top: Mount, directory: str, mounts: Sequence[Mount]) -> str:
+    """Why the mount on a target cannot be the volume: it is a directory of this node's own; '' if it can.
+
+    Plugins bind the staging directory whether something is mounted there or not.
+    """
+    under = mountinfo.covering(directory, [mount for mount in mounts if mount.point != top.point])
+    if under is None or top.device != under.device:
+        return ""
+    inside = directory.removeprefix(under.point.rstrip("/"))
+    ours = (under.root.rstrip("/") + inside).rstrip("/")
+    if (top.root + "/").startswith(ours + "/"):
+        return f"{top.point} is a directory of this node ({top.root}), not the volume"
+    return ""

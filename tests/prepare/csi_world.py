@@ -1,0 +1,120 @@
+"""A node with a CSI plugin: the executor, a helper in its own process, a fake plugin in another.
+
+`vol1` is shared by all, `solo` is for one consumer, `fixed` is read-only by its access mode, `locked` by the
+volume's setting.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.csi_node_helper.world import Plugin
+from tests.linux.kernel import make_group
+from tests.prepare.world import World
+from xce.linux import mountinfo
+from xce.linux.cgroup import Cgroup
+from xce.linux.mountinfo import Mount
+from xce.model.claim import AccessMode, Ask, MountAsk
+from xce.model.profile import Csi, CsiVolume, Volume
+from xce.prepare.csi import paths
+
+SECRET = "correct-horse"
+FLAG = "password=battery-staple"
+
+
+def asked(source: str = "vol1", **fields: Any) -> Ask:
+    return Ask(mounts=[MountAsk(name="m", source=source, **fields)])
+
+
+class CsiWorld(World):
+    """See above. `start_plugin` is for worlds whose plugin is another's."""
+
+    def __init__(self, place: Path, group: Cgroup, *, start_plugin: bool = True, **overrides: Any) -> None:
+        self.plugin = Plugin(place / "plugin")
+        for name in ("vol1", "solo", "fixed", "locked"):
+            self.plugin.volume(name, data=f"payload of {name}")
+        self.secrets = place / "secrets.json"
+        self.secrets.write_text(f'{{"key": "{SECRET}"}}')
+        self.secrets.chmod(0o600)
+        if start_plugin:
+            self.plugin.start()
+        super().__init__(place, group, **overrides)
+
+    def start(self) -> None:
+        """With the plugin's volumes in the profile."""
+        volumes = {
+            "vol1": self.volume("vol1", secrets=str(self.secrets)),
+            "flagged": Volume(options=[FLAG], csi=CsiVolume(plugin="fake", id="vol1")),
+            "solo": self.volume("solo", access=AccessMode.RWOP),
+            "fixed": self.volume("fixed", access=AccessMode.ROX),
+            "locked": msgspec.structs.replace(self.volume("locked"), read_only=True),
+            "missing": self.volume("missing"),
+        }
+        profile = msgspec.structs.replace(self.settings.profiles["default"], volumes=volumes)
+        self.settings = msgspec.structs.replace(
+            self.settings,
+            profiles={"default": profile},
+            csi=Csi(plugins={"fake": self.plugin.socket}),
+            remote_s=0.5,
+        )
+        super().start()
+
+    @staticmethod
+    def volume(name: str, **fields: Any) -> Volume:
+        return Volume(csi=CsiVolume(plugin="fake", id=name, **fields))
+
+    def stop(self) -> None:
+        self.node.csi.close()  # type: ignore[attr-defined]
+        super().stop()
+
+    @property
+    def helper(self) -> int:
+        """The helper's process."""
+        pid = self.node.csi.pid  # type: ignore[attr-defined]
+        assert isinstance(pid, int)
+        return pid
+
+    def kill_helper(self) -> None:
+        with contextlib.suppress(AssertionError, ProcessLookupError):
+            os.kill(self.helper, signal.SIGKILL)
+
+    def staging(self, volume: str = "vol1") -> str:
+        return paths.staging(self.settings.directory, "fake", volume)
+
+    def target(self, volume: str = "vol1") -> str:
+        return paths.target(self.settings.directory, "fake", volume)
+
+    def at(self, path: str) -> list[Mount]:
+        return [mount for mount in mountinfo.read() if mount.point == path]
+
+    def place_of(self, binding: str) -> Path:
+        """What the consumer sees."""
+        return Path(self.settings.directory, binding, "m")
+
+    def rpcs(self) -> list[str]:
+        """The calls for volumes that the plugin got, in their order."""
+        short = {"NodeStageVolume": "stage", "NodePublishVolume": "publish"}
+        short |= {"NodeUnpublishVolume": "unpublish", "NodeUnstageVolume": "unstage"}
+        return [short[call["rpc"]] for call in self.plugin.calls() if call["rpc"] in short]
+
+    def leftovers(self) -> list[str]:
+        """The folders that all volumes share may stay."""
+        return [path for path in super().leftovers() if not path.endswith((".csi", ".csi/s", ".csi/p"))]
+
+    def close(self) -> None:
+        super().close()
+        self.plugin.stop()
+
+
+def make_csi_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CsiWorld]:
+    groups = make_group(tmp_path)
+    world = CsiWorld(tmp_path, next(groups), **getattr(request, "param", {}))
+    yield world
+    world.close()
+    next(groups, None)
