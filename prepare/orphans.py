@@ -13,18 +13,20 @@ from typing import NamedTuple
 from xce.linux import loopdevice, mountapi, mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.prepare import group, names
+from xce.prepare.csi import paths
 from xce.prepare.environment import CDI_PREFIX
 from xce.prepare.scratch import image_of
-from xce.prepare.step import Environment, Group, Node, Scratch, Stage, Step
+from xce.prepare.step import Csi, Environment, Group, Node, Scratch, Stage, Step
 
 STAGED, TRIAL = ".staged", ".visible"
+CSI = paths.FOLDER
 
 
 class Orphan(NamedTuple):
     """Something without an owner."""
 
     kind: str
-    """`control group`, `mount`, `directory`, `file`."""
+    """`control group`, `mount`, `volume`, `directory`, `file`."""
     path: str
     seen: str = ""
     """What is in it: processes, files."""
@@ -60,6 +62,9 @@ class _Owned:
                 self.files.add(f"{step.cdi}/{CDI_PREFIX}{names.encode(step.binding)}.json")
             elif isinstance(step, Stage):
                 self.staged.add(step.point)
+            elif isinstance(step, Csi):
+                self.directories |= {step.staging, os.path.dirname(step.target)}
+                self.staged.add(step.staging)
             elif isinstance(step, Scratch) and step.root:
                 self.files.add(f"{step.root}/{image_of(step)}")
 
@@ -86,14 +91,15 @@ def _mounts(node: Node, mine: _Owned) -> Iterator[Orphan]:
         if not point.startswith(f"{root}/") or point in mine.staged:
             continue
         if not any(point.startswith(f"{directory}/") for directory in mine.directories):
-            yield Orphan("mount", point, f"{mount.kind} {mount.source}")
+            kind = "volume" if point.startswith(f"{root}/{CSI}/") else "mount"
+            yield Orphan(kind, point, f"{mount.kind} {mount.source}")
 
 
 def _directories(node: Node, mine: _Owned) -> Iterator[Orphan]:
     root = node.settings.directory
     for name in _listed(root):
         path = f"{root}/{name}"
-        if name not in {STAGED, TRIAL} and path not in mine.directories:
+        if name not in {STAGED, TRIAL, CSI} and path not in mine.directories:
             yield Orphan("directory", path)
     for name in _listed(f"{root}/{STAGED}"):
         if f"{root}/{STAGED}/{name}" not in mine.staged:
@@ -130,6 +136,8 @@ def clean(orphan: Orphan, node: Node) -> str:
             if mounts and mountinfo.can_hang(mounts[-1].kind):
                 return f"{mounts[-1].kind} may hang: unmount it by hand"
             mountapi.unmount(orphan.path)
+        elif orphan.kind == "volume":
+            return "a CSI plugin has mounted it: let it take it back, or unmount it by hand"
         elif orphan.kind == "directory":
             return _clean_directory(orphan.path)
         elif _in_use(orphan.path, node):

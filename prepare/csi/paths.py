@@ -11,6 +11,8 @@ from xce.model.csi import PATH_BYTES
 
 _PLAIN = re.compile(r"(/[A-Za-z0-9._-]+)+")
 _LEAF = "v"
+FOLDER = ".csi"
+"""Below the directory of claims."""
 
 
 class PathRefused(Exception):
@@ -19,12 +21,12 @@ class PathRefused(Exception):
 
 def staging(folder: str, plugin: str, volume: str) -> str:
     """Where a volume is staged."""
-    return checked(f"{folder}/.csi/s/{_name(plugin, volume)}")
+    return checked(f"{folder}/{FOLDER}/s/{_name(plugin, volume)}")
 
 
 def target(folder: str, plugin: str, volume: str) -> str:
     """Where a volume is published: the only entry of a folder that only we write."""
-    return checked(f"{folder}/.csi/p/{_name(plugin, volume)}/{_LEAF}")
+    return checked(f"{folder}/{FOLDER}/p/{_name(plugin, volume)}/{_LEAF}")
 
 
 def checked(path: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 from tests.linux.hangfs import HangingMount
 from tests.prepare.csi_world import FLAG, SECRET, CsiWorld, asked
 from xce.model.claim import AccessMode, BindingState
-from xce.prepare import errand
+from xce.prepare import errand, orphans
 from xce.prepare.csi.handler import CsiHandler
 from xce.prepare.step import At, Csi, Done, Note, StepFailed
 
@@ -194,10 +194,11 @@ def test_a_volume_over_a_dead_file_system_is_refused_within_the_deadline(
     try:
         csi.plugin.control(stage="nothing", source=str(tmp_path / "hang"))
         report = csi.bind(asked())
-        assert report.state is FAILED
         assert "did not answer" in report.reason
+        assert report.state is not READY
     finally:
-        hanging.release()
+        hanging.release()  # until then whoever was sent to look keeps the target busy
+    csi.until(lambda: csi.report(report.binding).state is FAILED)
     assert csi.at(csi.target()) == []
 
 
@@ -409,6 +410,21 @@ def test_an_unstage_that_was_interrupted_goes_on_after_a_restart(csi: CsiWorld) 
     csi.start()
     csi.until(lambda: csi.report(binding).state is RELEASED, 20)
     assert csi.leftovers() == []
+
+
+def test_volumes_that_bindings_have_are_no_orphans_and_others_are_not_just_unmounted(csi: CsiWorld) -> None:
+    csi.plugin.control(stage="below")
+    binding = ready(csi)
+    steps = [work.step for work in csi.executor.entries[binding].works]
+    assert orphans.find(csi.node, steps) == []
+    found = orphans.find(csi.node, [step for step in steps if not isinstance(step, Csi)])
+    assert {(one.kind, one.path) for one in found} == {
+        ("volume", csi.target()),
+        ("volume", csi.staging() + "/inner"),
+    }
+    assert "by hand" in orphans.clean(found[0], csi.node)
+    assert csi.at(csi.target()) != []
+    gone(csi, binding)
 
 
 def test_secrets_and_flags_are_in_no_journal_report_or_argument(csi: CsiWorld) -> None:
