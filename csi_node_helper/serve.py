@@ -105,7 +105,7 @@ class Server:
         if folder != wanted.registration:
             if task is not None:
                 task.cancel()
-            watch = Registration(wanted.registration, add=self._register, remove=self._remove)
+            watch = Registration(wanted.registration, add=self._register, remove=self._unregister)
             self._registration = (
                 wanted.registration,
                 self._start(watch.watch()) if wanted.registration else None,
@@ -119,6 +119,11 @@ class Server:
         if there is None:
             self._add(name, socket, registered=True)
         return ""
+
+    def _unregister(self, name: str) -> None:
+        """Its registrar's socket is gone; an admin's plugin of that name stays."""
+        if (there := self._plugins.get(name)) is not None and there.seen.registered:
+            self._remove(name)
 
     def _add(self, name: str, socket: str, *, registered: bool) -> None:
         plugin = Plugin(name, socket, registered=registered, tell=self._tell)
