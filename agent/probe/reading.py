@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NVIDIA_VENDOR = 0x10DE
 SHARE = 20
 """Readings take at most one part in so many of the time."""
+SMOOTH, ROOM = 0.3, 0.7
+"""Weight of the newest reading in the mean; the share of a shorter interval that must do to take it."""
 FABRIC_S = 300.0
 """Between two readings where a port shows its state to nobody who does not look."""
 NOTE = 1000
@@ -44,8 +46,8 @@ class Reader:
         """Once it was asked."""
         self.released = False
         """The library is not to be asked; what it said stays."""
-        self._took = 0.0
-        self._asked = False
+        self._took, self._stretch = 0.0, 1
+        """Seconds of a reading, smoothed, and by how much the interval is longer than set."""
 
     def machine(self, *, library: bool = True, everything: bool = True) -> facts.Machine:
         """The facts. Without `library` it is not asked. Raises `ConfigRefused` for a bad machine file."""
@@ -79,7 +81,8 @@ class Reader:
         place = topology(machine, admin)
         opinion = xid.with_site(self.settings.xids_out, self.settings.xids_noted)
         found = instances.found(machine, place, xids=opinion)
-        self._took = self._clock() - begun if ask else self._took
+        if ask:
+            self._measure(self._clock() - begun)
         pending = not ask and self.wants_library(machine)
         return self._told(machine, place, found, conditions, pending=pending)
 
@@ -154,17 +157,24 @@ class Reader:
             note=self._note(rest=rest),
         )
 
+    def _measure(self, took: float) -> None:
+        """Longer at once where readings take their time, and shorter again only when there is room for it."""
+        self._took += SMOOTH * (took - self._took)
+        wanted = SHARE * self._took / self.settings.interval
+        if wanted > self._stretch or wanted < ROOM * (self._stretch - 1):
+            self._stretch = max(1, math.ceil(wanted))
+
     def _has_accelerators(self, machine: facts.Machine) -> bool:
         return self.wants_library(machine) or bool(_ASKED.intersection(classify.kinds(machine).values()))
 
     def _interval(self, machine: facts.Machine, *, rest: bool) -> float:
         settings = self.settings
         if not rest:
-            return settings.interval * max(1, math.ceil(SHARE * self._took / settings.interval))
+            return settings.interval * self._stretch
         unseen = any(not port.nets for device in machine.rdma for port in device.ports)
         return min(settings.rest, max(FABRIC_S, settings.interval)) if unseen else settings.rest
 
     def _note(self, *, rest: bool) -> str:
-        stretched = not rest and SHARE * self._took > self.settings.interval
+        stretched = not rest and self._stretch > 1
         own = (f"readings take more than 1/{SHARE} of the interval that is set",) if stretched else ()
         return "; ".join((*own, *(self.library.notes() if self.library is not None else ())))[:NOTE]

@@ -129,13 +129,13 @@ def test_an_inventory_file_that_is_damaged_frees_nothing(site: Site, rig: Rig) -
     site.until(lambda: rig.health() == WELL)
 
 
-def test_a_steady_node_tells_nothing_new(site: Site, rig: Rig) -> None:
-    rig.site.until(lambda: rig.probe()["runs"] == 1)
-    time.sleep(0.5)
-    generation, revision = rig.reference().generation, site.snapshot().position
-    time.sleep(1.5)
+def test_a_steady_node_tells_nothing_new(site: Site, tmp_path: Path) -> None:
+    rig = four(site, tmp_path, interval=0.8)
+    time.sleep(1)
+    generation, position = rig.reference().generation, site.snapshot().position
+    time.sleep(2.5)
     assert rig.reference().generation == generation
-    assert site.snapshot().position == revision, "not one delta in five readings"
+    assert site.snapshot().position == position, "not one delta in three readings"
 
 
 def test_release_gives_up_the_library_until_resume(site: Site, hasty: Rig) -> None:

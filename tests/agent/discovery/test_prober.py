@@ -153,9 +153,8 @@ def test_what_is_not_read_for_too_long_is_told_once_with_the_cause(case: Case) -
 def test_a_library_that_hangs_does_not_make_the_rest_unknown(case: Case) -> None:
     pending = '{"xce":1,"instances":[],"pending":["nvidia"]}'
     text = f"echo '{pending}'; trap '' TERM; sleep 1000"
-    case.begin(text, interval=0.1, timeout=0.2, grace=0.1, unknown_after=0.6)
+    case.begin(text, interval=0.1, timeout=0.2, grace=0.1, unknown_after=2.5)
     case.kernel.until(lambda: case.ear.blind)
-    case.kernel.during(0.5)
     assert [set(blind) for blind in case.ear.blind] == [{NVIDIA}]
 
 
