@@ -6,8 +6,8 @@ their own id in its place. A watcher has a cursor into the ring and a credit: wi
 when the ring has moved past its cursor it is told `Lost` and is no more. So nobody can make the broker keep
 more than the ring.
 
-What cannot be encoded (a text with half a surrogate, say, that a file has brought in) is left out, as if its
-location had been removed, and costs neither its neighbours nor the numbering.
+What cannot be encoded (a text with half a surrogate, say) is left out, as if its location had been removed,
+and costs neither its neighbours nor the numbering.
 """
 
 from collections import deque
