@@ -205,8 +205,12 @@ class Daemon:
 
     def _new_broker(self, site: Site, loaded: Loaded) -> Broker:
         ledger = Ledger()
-        for fact in loaded.facts:
-            ledger.apply(fact)
+        gc.disable()  # all of it is there to stay: looking for garbage meanwhile takes five times as long
+        try:
+            for fact in loaded.facts:
+                ledger.apply(fact)
+        finally:
+            gc.enable()
         broker = Broker(
             self.config,
             ledger,

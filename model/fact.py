@@ -25,6 +25,13 @@ class EpochStarted(_Change, frozen=True, kw_only=True, tag="epoch.started"):
     epoch: int
 
 
+class Checkpoint(_Change, frozen=True, kw_only=True, tag="checkpoint"):
+    """All that the facts before it have come to: they are not needed any more, and are forgotten."""
+
+    ledger: bytes
+    """`broker.core.ledger.Ledger` in MessagePack."""
+
+
 class HostAdded(_Change, frozen=True, kw_only=True, tag="host.added"):
     """A host should exist."""
 
@@ -204,6 +211,7 @@ class QuarantineCleared(_Change, frozen=True, kw_only=True, tag="quarantine.clea
 
 Change: TypeAlias = (
     EpochStarted
+    | Checkpoint
     | HostAdded
     | HostAdmitted
     | HostJoined

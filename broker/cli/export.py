@@ -14,7 +14,8 @@ from xce.broker.store.sqlite import facts_of
 
 SUMMARY = COMMANDS["export"]
 ABOUT = """
-One line for each durable change, in order: revision, what changed, who gave the order, when. To be run on the
+One line for each durable change, in order: revision, what changed, who gave the order, when. After 200,000
+changes the first line is a checkpoint: all that those before it have come to. To be run on the
 broker's host, as root or as its user; with --from anywhere.
 """
 

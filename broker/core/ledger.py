@@ -86,14 +86,30 @@ class Ledger(msgspec.Struct, kw_only=True):
     keys: dict[str, KeyRecord] = {}
     """By public key."""
     claims: ClaimLedger = msgspec.field(default_factory=ClaimLedger)
+    checkpoint: int = 0
+    """Revision of the last checkpoint; 0: none yet."""
 
     def apply(self, fact: Fact) -> None:
-        """Take the next fact; raises `OutOfOrder` for any other."""
-        if fact.revision != self.revision + 1:
+        """Take the next fact; raises `OutOfOrder` for any other. An empty ledger may take a checkpoint."""
+        change = fact.change
+        if isinstance(change, facts.Checkpoint) and self.revision == 0:
+            self._adopt(_decode(change.ledger))
+        elif fact.revision != self.revision + 1:
             raise OutOfOrder(f"fact {fact.revision} came after revision {self.revision}")
-        self._take(fact.change)
+        if isinstance(change, facts.Checkpoint):
+            self.revision = self.checkpoint = fact.revision  # what it says is what is here already
+            return
+        self._take(change)
         self.claims.take(fact.change, by=fact.by, revision=fact.revision)
         self.revision = fact.revision
+
+    def encoded(self) -> bytes:
+        """All of it, for a checkpoint."""
+        return _encode(self)
+
+    def _adopt(self, other: "Ledger") -> None:
+        for field in self.__struct_fields__:
+            setattr(self, field, getattr(other, field))
 
     def copy(self) -> "Ledger":
         """An equal ledger that shares only frozen records."""
@@ -106,6 +122,7 @@ class Ledger(msgspec.Struct, kw_only=True):
             types=dict(self.types),
             keys=dict(self.keys),
             claims=self.claims.copy(),
+            checkpoint=self.checkpoint,
         )
 
     def good_key(self, public: str) -> KeyRecord | None:
@@ -165,3 +182,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 
     def _host(self, host: str, **changes: object) -> None:
         self.hosts[host] = msgspec.structs.replace(self.hosts.get(host, HostRecord()), **changes)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Ledger).decode

@@ -37,6 +37,8 @@ from xce.wire.codec import PlainReport
 STALL_S = 5.0
 """The loop was away for longer: nobody is called silent until everybody had the time to be heard again."""
 
+CHECKPOINT = 200_000
+"""Facts after which they are put together into one."""
 WAITING = 10_000
 """Orders that may wait for the disk."""
 
@@ -68,6 +70,7 @@ class Broker:
         epoch = max(ledger.epoch + 1, least_epoch)
         self.state = State(config, site, journal, epoch=epoch, incarnation=incarnation, wall=wall)
         self.own_key = own_key
+        self.checkpoint_every = CHECKPOINT
         self.links = Links(self.state)
         self.claims = Claims(self.state)
         self.hellos = Hellos(self.state, self.links, self.claims)
@@ -97,6 +100,7 @@ class Broker:
         self.state.supply.forget_turn()  # everything so far is in the first snapshot
         epoch = facts.EpochStarted(epoch=self.state.changes.epoch)
         self.state.out.append(self.state.journal.persist([epoch]))
+        self._checkpoint()
         grace = now + self.state.config.rejoin
         for host in self.state.supply.hosts.values():
             if host.rejoining:
@@ -195,8 +199,16 @@ class Broker:
                 state.intake.age(place, now)
         self.sitemap.second(now)
         self.claims.second(now)
+        self._checkpoint()
         self.questions.second()
         return self._effects()
+
+    def _checkpoint(self) -> None:
+        """Now and then all that is known is one fact, so that neither the disk nor a start grows for ever."""
+        journal = self.state.journal
+        if journal.draft.revision - journal.draft.checkpoint >= self.checkpoint_every and not journal.fault:
+            whole = facts.Checkpoint(ledger=journal.draft.encoded())
+            self.state.out.append(journal.persist([whole]))
 
     def turn(self, now: float) -> list[Effect]:
         """Publish what has changed and deliver what can be delivered; to be called after each turn of the

@@ -49,7 +49,9 @@ class Batch(msgspec.Struct, frozen=True):
     """What must be recorded together or not at all."""
 
     facts: list[Fact]
-    """Revisions without a gap, following those of the batch submitted before."""
+    """Revisions without a gap, following those of the batch submitted before. What is before a checkpoint may
+    be forgotten once it is recorded.
+    """
     answers: dict[str, Answer] = {}
     """By op_id. May come without facts: an order that changed nothing."""
 
@@ -68,7 +70,7 @@ class Loaded(NamedTuple):
     """All that is recorded."""
 
     facts: list[Fact]
-    """In order of revision, from 1, without a gap."""
+    """In order of revision, without a gap, from 1 or from the last checkpoint."""
     answers: dict[str, Answer]
     """By op_id, oldest first; the newest `ANSWERS` of them."""
 

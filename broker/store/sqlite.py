@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from xce.broker.store import ANSWERS, ROOM, Answer, Batch, Loaded, Outcome, StoreError, TooNew, files
-from xce.model.fact import Fact
+from xce.model.fact import Checkpoint, Fact
 
 TRIAL_S = 1.0
 IDLE_S = 60.0
@@ -40,6 +40,8 @@ class _Item(NamedTuple):
     facts: list[tuple[int, bytes]]
     answers: dict[str, Answer]
     since: float
+    checkpoint: int
+    """Facts before this revision are not needed any more; 0: all are."""
 
 
 class SqliteStore:
@@ -104,8 +106,10 @@ class SqliteStore:
             return False
         encode = self._encoder.encode
         facts = [(fact.revision, encode(fact)) for fact in batch.facts]
+        marks = [fact.revision for fact in batch.facts if isinstance(fact.change, Checkpoint)]
         self._waiting.append(token)
-        self._inbox.put(_Item(token, self._generation, facts, batch.answers, time.monotonic()))
+        since = time.monotonic()
+        self._inbox.put(_Item(token, self._generation, facts, batch.answers, since, max(marks, default=0)))
         return True
 
     def fileno(self) -> int:
@@ -229,7 +233,9 @@ class _Recorder:
         revision, number = self.revision, self._number
         facts: list[Any] = []
         answers: list[Any] = []
+        checkpoint = 0
         for item in items:
+            checkpoint = max(checkpoint, item.checkpoint)
             if item.facts:
                 revision = item.facts[-1][0]
                 for row in item.facts:
@@ -240,6 +246,8 @@ class _Recorder:
         with self._transaction():
             self._insert("facts", 2, facts)
             self._insert("answers", 5, answers)
+            if checkpoint:
+                self._connection.execute("DELETE FROM facts WHERE revision < ?", (checkpoint,))
             if number // TRIM_EVERY != self._number // TRIM_EVERY:
                 self._connection.execute(
                     "DELETE FROM answers WHERE number <= ?", (number - self._keep_answers,)
@@ -313,12 +321,15 @@ def facts_of(copy: Path) -> list[Fact]:
 
 
 def _decoded(base: Path, rows: list[tuple[int, bytes]]) -> list[Fact]:
-    """The facts of all rows, checked: revisions 1, 2, 3, ... in the keys and in the bodies."""
+    """The facts of all rows, checked: revisions without a gap in keys and bodies, from 1 or a checkpoint."""
     decode = msgspec.msgpack.Decoder(Fact).decode
     facts: list[Fact] = []
     revision = 0
+    first = rows[0][0] if rows else 1
     try:
-        for revision, (key, body) in enumerate(rows, 1):
+        if first != 1 and not isinstance(decode(rows[0][1]).change, Checkpoint):
+            raise files.damaged(base, "fact 1 is missing")
+        for revision, (key, body) in enumerate(rows, first):
             fact = decode(body)
             if fact.revision != revision or key != revision:
                 found = "is missing" if key > revision else f"is recorded as {fact.revision}"

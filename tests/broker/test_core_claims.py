@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.broker.nodes import GPUS, Node, claimed, gpus, pick, place
@@ -20,6 +21,7 @@ from xce.model.claim import (
     Reclaim,
 )
 from xce.model.configuration import BrokerFile, Orphans
+from xce.model.fact import Checkpoint
 from xce.model.instance import Health, Instance, Inventory
 from xce.model.supply import HostState
 
@@ -749,6 +751,34 @@ def test_a_host_with_live_bindings_is_not_released() -> None:
     (binding,) = cluster.bind(place(cluster.claim(), "cloud1", "GPU-a"))
     words = cluster.order(m.HostRelease, role="provider", host="cloud1", reason="cheap").message
     assert f"binding {binding} of claim job1 is on it" in words
+
+
+def test_after_many_facts_all_is_one_and_a_start_from_it_knows_the_same() -> None:
+    """Jobs come and go for ever; what the broker keeps of them does not."""
+    cluster = Cluster()
+    for number in range(30):
+        claim = cluster.claim(f"job{number}")
+        cluster.bind(place(claim, "node1", "GPU-a"))
+        cluster.node.to(READY)
+        cluster.order(m.ClaimRelease, claim=claim)
+        cluster.node.to(RELEASED)
+    kept = cluster.claim("kept", form=ClaimForm.STANDALONE)
+    (binding,) = cluster.bind(place(kept, "node1", "GPU-b"))
+    cluster.see()
+    world = cluster.world
+    world.broker.checkpoint_every = 100
+    world.wait(1)
+    (mark,) = [number for number, one in enumerate(world.facts) if isinstance(one.change, Checkpoint)]
+    world.wait(5)
+    assert mark == len(world.facts) - 1, "once is enough"
+    before = msgspec.structs.asdict(world.broker.state.journal.ledger)
+    del world.facts[:mark]
+    world = cluster.world = world.restart()
+    after = msgspec.structs.asdict(world.broker.state.journal.ledger)
+    assert after | {"revision": 0, "epoch": 0} == before | {"revision": 0, "epoch": 0}
+    assert cluster.see().bindings[binding].binding.claim == "kept"
+    order = m.ClaimRelease(id="op2", claim="other")
+    assert world.ask(world.peer("sched", "controller"), order).code == "conflict", "op_ids outlive it"
 
 
 # ----------------------------------------------------------------------------------------------- asking

@@ -25,7 +25,7 @@ from xce.model.claim import Binding, BindingState, Chosen, Claim, Consumer, Quar
 from xce.model.fact import Change, Fact
 from xce.model.message import Done, Failed
 
-_KINDS = typing.get_args(Change)
+_KINDS = [kind for kind in typing.get_args(Change) if kind is not facts.Checkpoint]
 _few = st.sampled_from(["a", "b", "host:a", "pool:b"])
 
 
@@ -95,6 +95,19 @@ def test_replay_gives_the_state_again_field_by_field(some: list[Any]) -> None:
     encoded = msgspec.msgpack.encode(told)
     assert fields(replayed(msgspec.msgpack.decode(encoded, type=list[Fact]))) == fields(ledger)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(ledger), type=Ledger) == ledger
+
+
+@given(st.lists(changes, max_size=20), st.lists(changes, max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_a_checkpoint_and_what_follows_give_the_same_as_all_facts(
+    before: list[Any], after: list[Any]
+) -> None:
+    known = replayed(history(before))
+    mark = facts.Checkpoint(ledger=known.encoded())
+    told = history([*before, mark, *after])
+    whole = replayed(told)
+    assert whole.checkpoint == len(before) + 1
+    assert fields(replayed(told[len(before) :])) == fields(whole)
 
 
 @given(st.lists(changes, min_size=1, max_size=12))

@@ -14,7 +14,7 @@ import pytest
 
 from xce.broker.store import Batch, Damaged, InUse, Outcome, Store, StoreError, TooNew, files, json_lines
 from xce.broker.store.sqlite import SqliteStore
-from xce.model.fact import Fact, HostAdmitted, HostReleased
+from xce.model.fact import Checkpoint, Fact, HostAdmitted, HostReleased
 
 
 def fact(revision: int, host: str = "node1") -> Fact:
@@ -343,6 +343,7 @@ def test_starting_empty_does_nothing_to_a_whole_store(tmp_path: Path) -> None:
     ("damage", "words"),
     [
         ("DELETE FROM facts WHERE revision = 3", "fact 3 is missing"),
+        ("DELETE FROM facts WHERE revision < 3", "fact 1 is missing"),
         ("UPDATE facts SET body = (SELECT body FROM facts WHERE revision = 2) WHERE revision = 3", "as 2"),
         ("UPDATE facts SET body = x'81' WHERE revision = 3", "fact 3 cannot be read"),
     ],
@@ -356,6 +357,21 @@ def test_a_row_that_does_not_fit_is_named_when_loading(tmp_path: Path, damage: s
     with pytest.raises(Damaged, match=words):
         store.load()
     assert store.close(10)
+
+
+def test_facts_before_a_checkpoint_are_forgotten_with_it_and_the_rest_goes_on(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    put(store, 1, 2, 3)
+    mark = Fact(revision=5, change=Checkpoint(ledger=b"all of it"))
+    assert store.submit(Batch([fact(4), mark, fact(6)]), token=1)
+    assert wait(store, 1)[0].error is None
+    assert revisions(store) == [5, 6]
+    again = reopened(store, tmp_path)
+    assert [one.revision for one in again.load().facts] == [5, 6]
+    assert put(again, 7).error is None
+    assert again.load().revision == 7
+    assert again.close(10)
 
 
 def test_a_kind_of_change_from_the_future_is_refused_in_words(tmp_path: Path) -> None:
