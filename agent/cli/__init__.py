@@ -19,6 +19,7 @@ COMMANDS = (
     "reporter",
     "explain",
     "claim",
+    "csi",
     "doctor",
     "join",
     "key",

@@ -10,6 +10,7 @@ _xce() {
         xce-agent/reporter) words='list test lint explain reset record --help --json --socket --config --runs --for --external' ;;
         xce-agent/explain) words='--json --socket --config' ;;
         xce-agent/claim) words='--json --wait --socket --config' ;;
+        xce-agent/csi) words='--json --config' ;;
         xce-agent/doctor) words='--json --config' ;;
         xce-agent/join) words='--token --name --timeout --no-start' ;;
         xce-agent/key) words='--config --timeout' ;;
@@ -43,7 +44,7 @@ _xce() {
     esac
     if ((COMP_CWORD == 1)); then
         case $program in
-            xce-agent) words='run status inventory topology discovery reporter explain claim doctor join key removal --help' ;;
+            xce-agent) words='run status inventory topology discovery reporter explain claim csi doctor join key removal --help' ;;
             xce-reporter) words='run status replay simulate fleet --help' ;;
             xce-broker) words='run status hosts host drain hold supply types pools pool claim quarantine doctor watch snapshot key backup restore export token --help' ;;
         esac

@@ -33,16 +33,18 @@ def asked(source: str = "vol1", **fields: Any) -> Ask:
 
 
 class CsiWorld(World):
-    """See above. `start_plugin` is for worlds whose plugin is another's."""
+    """See above. A plugin that is given is used, and outlives it."""
 
-    def __init__(self, place: Path, group: Cgroup, *, start_plugin: bool = True, **overrides: Any) -> None:
-        self.plugin = Plugin(place / "plugin")
+    def __init__(self, place: Path, group: Cgroup, *, plugin: Plugin | None = None, **overrides: Any) -> None:
+        self.plugin = plugin or Plugin(place / "plugin")
+        self.own_plugin = plugin is None
         for name in ("vol1", "solo", "fixed", "locked"):
             self.plugin.volume(name, data=f"payload of {name}")
+        place.mkdir(exist_ok=True)
         self.secrets = place / "secrets.json"
         self.secrets.write_text(f'{{"key": "{SECRET}"}}')
         self.secrets.chmod(0o600)
-        if start_plugin:
+        if self.own_plugin:
             self.plugin.start()
         super().__init__(place, group, **overrides)
 
@@ -109,7 +111,8 @@ class CsiWorld(World):
 
     def close(self) -> None:
         super().close()
-        self.plugin.stop()
+        if self.own_plugin:
+            self.plugin.stop()
 
 
 def make_csi_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CsiWorld]:
