@@ -20,7 +20,7 @@ from xce.reporters.looker import ANSWER_BYTES, HEAD, Answer
 
 PATIENCE = 5.0
 """Seconds for one look."""
-_ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LC_ALL", "LANG")
+_ENVIRONMENT = ("PATH", "PYTHONHOME", "VIRTUAL_ENV", "LC_ALL", "LANG")
 
 Done = Callable[[Answer], object]
 
@@ -30,7 +30,7 @@ class RemoteLook:
 
     def __init__(self, loop: Loop, reaper: Reaper, path: str, trusted: Collection[int]) -> None:
         self._loop, self._reaper = loop, reaper
-        self._argv = [sys.executable, "-m", "xce.reporters.looker", path, *map(str, sorted(trusted))]
+        self._argv = [sys.executable, "-P", "-m", "xce.reporters.looker", path, *map(str, sorted(trusted))]
         self._path = path
         self._child: Child | None = None
         self._ask = self._answers = -1
@@ -74,6 +74,7 @@ class RemoteLook:
 
     def _start(self) -> None:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)  # where packages put us is on no path
         theirs, self._ask = os.pipe()
         try:
             self._answers, out = os.pipe()

@@ -67,10 +67,11 @@ def _from_child(config_path: str) -> list[dict[str, str]]:
     from xce.linux.spawn import spawn  # noqa: PLC0415
 
     ours, theirs = os.pipe2(os.O_CLOEXEC)
-    argv = [sys.executable, "-m", "xce.agent", "doctor", "--checks"]
+    argv = [sys.executable, "-P", "-m", "xce.agent", "doctor", "--checks"]
     argv += ["--config", config_path] if config_path else []
     # Not our stderr: a child that hangs must not hold the other end of somebody's pipe.
-    child = spawn(argv, dict(os.environ), fds={1: theirs, 2: theirs})
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # as packages are, without a path
+    child = spawn(argv, environment, fds={1: theirs, 2: theirs})
     os.close(theirs)
     findings: list[dict[str, str]] = []
     rest, said, current, deadline = b"", "", "start", time.monotonic() + PATIENCE_S

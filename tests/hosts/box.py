@@ -190,8 +190,10 @@ class Host:
             "LANG=C.UTF-8",
             "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         ]
+        # In a control group of the host, as an admin's shell is.
+        join = 'mkdir -p "$0" && echo 0 >"$0/cgroup.procs" && exec "$@"'
         enter = ["nsenter", "-t", str(self.leader()), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--"]
-        return [*enter, "env", "-i", *home, *argv]
+        return ["sh", "-c", join, f"{self._group}/payload/admin", *enter, "env", "-i", *home, *argv]
 
     def run(self, *argv: str, text: str = "", within_s: float = WITHIN_S) -> subprocess.CompletedProcess[str]:
         """Run a command on the host, whatever its exit status."""

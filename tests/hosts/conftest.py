@@ -17,7 +17,12 @@ NEXT = "0.1.1"
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packages of this tree, and in `next/` a later version with another default."""
+    """A folder with the packages of this tree, and in `next/` a later version with another default.
+
+    XCE_PACKAGES names such a folder that was made before, for whoever works on these tests.
+    """
+    if made := os.environ.get("XCE_PACKAGES"):
+        return Path(made)
     folder = tmp_path_factory.mktemp("packages")
     copy = tree.copy_to(tmp_path_factory.mktemp("next") / "tree")
     wheels = os.environ.get("XCE_RPM_CACHE", "/var/tmp/xce-rpm")
