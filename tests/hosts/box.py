@@ -39,6 +39,7 @@ PACKAGES = (
     "util-linux",
     "iputils-ping",
     "adduser",
+    "dnf",
 )
 WITHIN_S = 60.0
 FOLDER = Path(os.environ.get("XCE_HOSTS", "/var/tmp/xce-hosts"))

@@ -104,7 +104,8 @@ class Cluster:
         done = self.hosts["node1"].run("xce-broker", "hosts", "--json")
         if not done.stdout.startswith(("{", "[")):
             return ""
-        return {one["host"]: one["state"] for one in json.loads(done.stdout)}.get(name, "")
+        states: dict[str, str] = {one["host"]: one["state"] for one in json.loads(done.stdout)}
+        return states.get(name, "")
 
     def until(self, name: str, state: str) -> None:
         self.hosts["node1"].until(lambda: self.state(name) == state, f"to see {name} as {state}", within_s=40)

@@ -60,3 +60,59 @@ def host(base: Path, packages: Path, tmp_path: Path) -> Iterator[Host]:
     """One host with the packages at /packages, and nothing installed."""
     with Host("h1", tmp_path, binds=(f"{packages}:/packages",)) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def repository(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Repositories for dnf: `now/`, with what the distribution would give us, and `next/`."""
+    folder = tmp_path_factory.mktemp("repository")
+    for name, source in (("now", packages), ("next", packages / "next")):
+        (folder / name).mkdir()
+        for path in source.glob("*.rpm"):
+            shutil.copy(path, folder / name)
+    _distribution(sorted((folder / "now").glob("*.rpm")), folder / "now")
+    for name in ("now", "next"):
+        try:
+            done = subprocess.run(
+                ["createrepo_c", "-q", str(folder / name)], capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:
+            pytest.skip("needs createrepo_c: apt-get install createrepo-c")
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def _distribution(packages: list[Path], into: Path) -> None:
+    """An empty package that provides whatever ours require and do not provide themselves: the rest of EL."""
+    wanted = _asked("-qRp", packages) - _asked("-qp", packages, "--provides")
+    names = sorted(name for name in wanted if not name.startswith(("rpmlib(", "config(", "xce-")))
+    spec = into.parent / "distribution.spec"
+    lines = [
+        "Name: distribution",
+        "Version: 9",
+        "Release: 1",
+        "Summary: stub",
+        "License: MIT",
+        "BuildArch: noarch",
+    ]
+    spec.write_text(
+        "\n".join([*lines, *(f"Provides: {name}" for name in names), "%description", ".", "%files", ""])
+    )
+    command = [
+        "rpmbuild",
+        "--quiet",
+        "-bb",
+        "--define",
+        f"_topdir {into.parent}",
+        "--define",
+        f"_rpmdir {into}",
+    ]
+    done = subprocess.run([*command, str(spec)], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def _asked(what: str, packages: list[Path], *more: str) -> set[str]:
+    """First words of what rpm says of package files."""
+    command = ["rpm", what, *more, *map(str, packages)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return {line.split()[0] for line in text.splitlines() if line.strip()}

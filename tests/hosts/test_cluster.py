@@ -1,4 +1,4 @@
-"""Three hosts with addresses of their own: joined, partitioned, upgraded, crashed, and claims through all of it.
+"""Three hosts with addresses of their own: joined, cut off, upgraded, crashed, with claims all the time.
 
 The hosts are booted once for all tests here; each leaves them available and without claims.
 """
@@ -108,7 +108,7 @@ def test_the_brokers_host_may_lose_power_and_be_started_anew(cluster: Cluster, j
 def test_a_reload_of_the_service_manager_leaves_the_device_filter(
     cluster: Cluster, job: tuple[str, int]
 ) -> None:
-    """C-DEV-01(c): daemon-reload, a restart of the manager itself, and a change of the unit's own device rules."""
+    """C-DEV-01(c); also a restart of the manager itself, and a change of the unit's own device rules."""
     host = cluster.hosts["node2"]
     assert cluster.opens("node2", "4711", "full", "zero") == [True, False]
     for command in (
@@ -129,10 +129,8 @@ def test_an_agent_in_a_mount_namespace_of_its_own_says_so_and_fails_claims_with_
     """C-PKG-04."""
     host, first = cluster.hosts["node3"], cluster.hosts["node1"]
     host.must("systemctl", "stop", "xce-agent")
-    host.must(
-        "systemd-run", "--unit=hidden", "--property=Delegate=yes", "unshare", "-m", "--propagation", "private",
-        "xce-agent", "run",
-    )  # fmt: skip
+    hidden = ("unshare", "-m", "--propagation", "private", "xce-agent", "run")
+    host.must("systemd-run", "--unit=hidden", "--property=Delegate=yes", *hidden)
     cluster.until("node3", "available")
     doctor = host.run("xce-agent", "doctor")
     assert doctor.returncode == 1
