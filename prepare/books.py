@@ -62,11 +62,10 @@ class Books:
                 del self._by_key[key]
 
     def _at(self, entry: Entry, number: int) -> At:
-        live = {StepState.DOING, StepState.DONE}
         peers = [
             Peer(other.id, other.works[n].step, other.works[n].evidence, other.leaving)
             for (_, n), other in self._by_key[entry.keys[number]].items()
-            if other is not entry and other.works[n].state in live
+            if other is not entry and other.works[n].state != StepState.UNDONE
         ]
         earlier = [(work.step, work.evidence) for work in entry.works[:number]]
         progress = entry.progress.setdefault(number, {})

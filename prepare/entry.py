@@ -75,12 +75,10 @@ STATES = {
 
 
 class StepState(StrEnum):
-    """How far one step is, on disk."""
+    """How far one step is. What is done between two writes is begun for the disk: it is done again."""
 
-    PLANNED = "planned"
-    """Nothing was done for it."""
-    DOING = "doing"
-    """It was begun: it may be done, in part, or not."""
+    BEGUN = "begun"
+    """It may be done, in part, or not at all."""
     DONE = "done"
     """It was done, with this evidence."""
     UNDONE = "undone"
@@ -118,7 +116,7 @@ class Entry:
         """Clock at which it is to be looked at again."""
         self.waiting: Wait | None = None
         self.undo_since: float | None = None
-        self.quiesced = False
+        self.looked = self.quiesced = False
         self.void = False
         """It waits for the inventory, to be planned anew; READY is not said of it meanwhile."""
         self.drift = ""

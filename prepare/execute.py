@@ -148,7 +148,7 @@ class Executor(Books):
             stone = Tombstone(state=BindingState.FAILED, epoch=epoch, op_id=op_id, reason=str(error))
             self.journal.end(binding.id, stone)
             return self._tell(ended(binding.id, stone))
-        works = [Work(step=step, state=StepState.PLANNED) for step in planned]
+        works = [Work(step=step, state=StepState.BEGUN) for step in planned]
         order = Order(
             binding=binding,
             claim=claim,
@@ -176,12 +176,10 @@ class Executor(Books):
         outlasting = [work for work in entry.works if handler(work.step).outlasts_boot]
         works = [
             next((work for work in outlasting if work.step == step), None)
-            or Work(step=step, state=StepState.PLANNED)
+            or Work(step=step, state=StepState.BEGUN)
             for step in planned
         ]
-        works = [
-            msgspec.structs.replace(work, state=StepState.DOING) if work.evidence else work for work in works
-        ]
+        works = [msgspec.structs.replace(work, state=StepState.BEGUN) for work in works]
         self._forget(entry)
         following = PHASES.step(entry.phase, Event.VOID)
         renewed = msgspec.structs.replace(order, phase=following, boot=self.boot, steps=len(works))
@@ -224,12 +222,11 @@ class Executor(Books):
             self._report(entry)
 
     def _prepare(self, entry: Entry) -> None:
+        if not entry.looked and not self._look(entry):
+            return
         for number, work in enumerate(entry.works):
             if work.state == StepState.DONE:
                 continue
-            if work.state == StepState.PLANNED:
-                begun = msgspec.structs.replace(work, state=StepState.DOING)
-                self._write(entry, {number: begun}, f"{_kind(work.step)}.begun")
             outcome = self._do(entry, number)
             if outcome is None:
                 return
@@ -243,6 +240,31 @@ class Executor(Books):
                 return
         self._move(entry, Event.VERIFIED)
 
+    def _look(self, entry: Entry) -> bool:
+        """Ask every step what it will make, and write that down in one stroke, before anything is made."""
+        for number, work in enumerate(entry.works):
+            try:
+                while outcome := handler(work.step).look(
+                    work.step, entry.works[number].evidence, self._at(entry, number)
+                ):
+                    if isinstance(outcome, Wait):
+                        self._hold(entry, outcome)
+                        return False
+                    noted = msgspec.structs.replace(entry.works[number], evidence=outcome.evidence)
+                    entry.works[number] = entry.unwritten[number] = noted
+            except (OSError, StepFailed) as error:
+                self._fail(entry, self._reason(work.step, error))
+                return False
+        if entry.unwritten:
+            self._write(entry, {}, "order.noted")
+        entry.looked = True
+        return True
+
+    def _reason(self, step: Step, error: OSError | StepFailed) -> str:
+        if isinstance(error, StepFailed):
+            return str(error)
+        return f"cannot make {steps.describe(step)}: {_words(error)}"
+
     def _do(self, entry: Entry, number: int) -> Done | None:
         """One step; None if the binding has to wait, or has failed."""
         step = entry.works[number].step
@@ -250,11 +272,8 @@ class Executor(Books):
             self.node.mark(f"{_kind(step)}.before-do")
             try:
                 outcome = handler(step).do(step, entry.works[number].evidence, self._at(entry, number))
-            except StepFailed as error:
-                self._fail(entry, str(error))
-                return None
-            except OSError as error:
-                self._fail(entry, f"cannot make {steps.describe(step)}: {_words(error)}")
+            except (OSError, StepFailed) as error:
+                self._fail(entry, self._reason(step, error))
                 return None
             self.node.mark(f"{_kind(step)}.after-do")
             if isinstance(outcome, Done):
@@ -268,7 +287,7 @@ class Executor(Books):
     def _take_back(self, entry: Entry) -> None:
         if entry.undo_since is None:
             entry.undo_since = self.node.clock()
-        begun = [n for n, work in enumerate(entry.works) if work.state in {StepState.DOING, StepState.DONE}]
+        begun = [n for n, work in enumerate(entry.works) if work.state != StepState.UNDONE]
         if not entry.quiesced:
             for number in begun:
                 if not self._back(entry, number, quiesce=True):
@@ -279,7 +298,9 @@ class Executor(Books):
                 if entry.wake > self.node.clock():
                     return
             work = msgspec.structs.replace(entry.works[number], state=StepState.UNDONE)
-            self._write(entry, {number: work}, f"{_kind(work.step)}.undone", kept=outcome.kept)
+            if outcome.kept is not None:
+                self._write(entry, {number: work}, f"{_kind(work.step)}.kept", kept=outcome.kept)
+            entry.works[number] = work  # after a crash it is undone again, which finds nothing
         self._end(entry)
 
     def _back(self, entry: Entry, number: int, *, quiesce: bool) -> Done | None:

@@ -89,7 +89,8 @@ class FilterHandler(Plain[Filter]):
         if users := _users(exclusive, step.daemons):
             ids = tuple(_owners(_resolved(evidence), exclusive))
             return Wait(_BUSY_S, f"still in use: {_listed(users)}", blocker=True, instances=ids)
-        if at.peers and at.node.isolation.mechanism != "none":
+        there = os.path.isdir(group_of(step.group, at).path)
+        if at.peers and there and at.node.isolation.mechanism != "none":
             self._apply(step.group, _rules(step.base, [], at), at)
         return Done()
 

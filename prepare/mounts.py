@@ -155,29 +155,42 @@ class BindHandler(Plain[Bind]):
         path = f"{step.source}/{step.path}" if step.path else step.source
         return f"mount {path} on {step.point}{' read-only' if step.read_only else ''}"
 
-    def do(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
-        """Mount it, or take what is there."""
+    def look(self, step: Bind, evidence: Evidence, at: At) -> Note | Wait | None:
+        """What it will look like; of a staged volume that is known only once it is staged."""
         need_visible(at)
-        remote = is_remote(step.source, at)
+        staged = any(isinstance(other, Stage) and other.point == step.source for other, _ in at.earlier)
+        if staged or "root" in evidence:
+            return None
         try:
-            return self._mount(step, evidence, at, remote=remote)
+            return self._source(step, at)
         except TimeoutError:
             raise
         except OSError as error:
             raise StepFailed(_source_problem(step, error)) from error
 
-    def _mount(self, step: Bind, evidence: Evidence, at: At, *, remote: bool) -> Outcome:
-        """What it will look like is written down first, so that it is known again whatever happens."""
+    def _source(self, step: Bind, at: At) -> Note | Wait:
         place = {"source": step.source, "path": step.path}
-        if "root" not in evidence:
-            wanted = ask(at, "source", place, remote=remote)
-            return Wait(_LOOK_S, f"looking at {step.source}") if wanted is None else Note(wanted)
+        wanted = ask(at, "source", place, remote=is_remote(step.source, at))
+        return Wait(_LOOK_S, f"looking at {step.source}") if wanted is None else Note(wanted)
+
+    def do(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
+        """Mount it, or take what is there."""
+        need_visible(at)
+        try:
+            return self._source(step, at) if "root" not in evidence else self._mount(step, evidence, at)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise StepFailed(_source_problem(step, error)) from error
+
+    def _mount(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         ours = having(device=evidence["device"], root=evidence["root"])
         if (there := found(step.point, ours, at)) is None:
             make_point(step.point)
             at.node.mark("mounts.point-made")
-            arguments = {**place, "point": step.point, "read_only": step.read_only}
-            if ask(at, "bind", arguments, remote=remote) is None:
+            arguments: dict[str, Any] = {"source": step.source, "path": step.path}
+            arguments |= {"point": step.point, "read_only": step.read_only}
+            if ask(at, "bind", arguments, remote=is_remote(step.source, at)) is None:
                 return Wait(_LOOK_S, f"mounting {step.source}")
             at.node.mark("mounts.mounted")
             there = found(step.point, ours, at)

@@ -10,10 +10,10 @@ from xce.prepare.step import At, Evidence, Note, StepFailed, Wait
 _LOOK_S = 0.02
 
 
-def owner(name: str, evidence: Evidence, at: At) -> tuple[int, int] | Note | Wait:
-    """Uid and gid; or what has to be done first. Raises `StepFailed` if there is no such user."""
+def look_up(name: str, evidence: Evidence, at: At) -> Note | Wait | None:
+    """Uid and gid, to be written down; None if they are. Raises `StepFailed` if there is no such user."""
     if "uid" in evidence:
-        return evidence["uid"], evidence["gid"]
+        return None
     found = at.node.find_user(name)
     if found is not None:
         return Note({**evidence, "uid": found.uid, "gid": found.gid})

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from xce.prepare.step import At, Done, Evidence, Note, Outcome, Plain, Ports, StepFailed
+from xce.prepare.step import At, Done, Evidence, Note, Outcome, Plain, Ports, StepFailed, Wait
 
 
 class PortsHandler(Plain[Ports]):
@@ -28,15 +28,19 @@ class PortsHandler(Plain[Ports]):
         wanted = ", ".join(str(port) for port in step.exact) or f"{step.count} of {step.low} to {step.high}"
         return f"ports {step.name}: {wanted}"
 
-    def do(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
-        """Pick, and have it written down; then they are the consumer's."""
+    def look(self, step: Ports, evidence: Evidence, at: At) -> Note | Wait | None:
+        """Pick, and have it written down."""
         if "ports" in evidence:
-            return Done(evidence)
+            return None
         held = {port for peer in at.peers for port in peer.evidence.get("ports", [])}
         held |= {
             port for other, given in at.earlier if isinstance(other, Ports) for port in given.get("ports", [])
         }
         return Note({"ports": pick(step, held)})
+
+    def do(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
+        """What is written down is the consumer's."""
+        return Done(evidence)
 
     def observe(self, step: Ports, evidence: Evidence, at: At) -> str:
         """The consumer may have bound them or not; nobody else was given them."""

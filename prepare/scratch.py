@@ -11,7 +11,7 @@ from typing import Any
 from xce.linux import loopdevice
 from xce.linux.mountinfo import Mount
 from xce.prepare.mounts import IsOurs, ask, changed, found, having, make_point, need_visible, take_off
-from xce.prepare.owner import owner
+from xce.prepare.owner import look_up
 from xce.prepare.step import At, Done, Evidence, Note, Outcome, Plain, Scratch, StepFailed, Wait
 
 _LOOK_S = 0.02
@@ -30,17 +30,18 @@ class ScratchHandler(Plain[Scratch]):
         where = step.root or "memory"
         return f"scratch of {step.bytes >> 20} MiB in {where} on {step.point} for {step.user}"
 
+    def look(self, step: Scratch, evidence: Evidence, at: At) -> Note | Wait | None:
+        """Whose it will be."""
+        return look_up(step.user, evidence, at)
+
     def do(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
         """Make and mount it, or take what is there."""
         need_visible(at)
-        person = owner(step.user, evidence, at)
-        if isinstance(person, Note | Wait):
-            return person
         if (there := found(step.point, _ours(step), at)) is None:
             make_point(step.point)
             at.node.mark("scratch.point-made")
             try:
-                made = self._make(step, evidence, at, *person)
+                made = self._make(step, evidence, at)
             except OSError as error:
                 raise StepFailed(f"cannot make {self.describe(step)}: {error.strerror}") from error
             if made is None:
@@ -52,8 +53,9 @@ class ScratchHandler(Plain[Scratch]):
         limit = "ext4 in a file" if step.root else "tmpfs"
         return Done({**evidence, **there, "limit": limit, "bytes": step.bytes})
 
-    def _make(self, step: Scratch, evidence: Evidence, at: At, uid: int, gid: int) -> Evidence | None:
+    def _make(self, step: Scratch, evidence: Evidence, at: At) -> Evidence | None:
         arguments: dict[str, Any]
+        uid, gid = evidence["uid"], evidence["gid"]
         if step.root:
             arguments = {"root": step.root, "name": image_of(step), "bytes": step.bytes, "point": step.point}
             arguments |= {"uid": uid, "gid": gid, "new": "mount" not in evidence}

@@ -5,7 +5,7 @@ the claim says. What the user put there is removed only when that time is over, 
 """
 
 from xce.prepare.mounts import ask, is_remote
-from xce.prepare.owner import owner
+from xce.prepare.owner import look_up
 from xce.prepare.step import At, Done, Evidence, Kept, Note, Outcome, Plain, Shared, StepFailed, Wait
 
 _LOOK_S = 0.02
@@ -26,24 +26,33 @@ class SharedHandler(Plain[Shared]):
         parts = ",".join(step.parts)
         return f"directories {step.root}/{'/'.join(step.elements)}/{{{parts}}} for {step.user}"
 
-    def do(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
-        """Write down what is to be made, then make it and give it to the user."""
+    def look(self, step: Shared, evidence: Evidence, at: At) -> Note | Wait | None:
+        """Whose they will be, and which of them are new."""
+        if (outcome := look_up(step.user, evidence, at)) or "elements" in evidence:
+            return outcome
+        place = {"root": step.root, "elements": step.elements, "parts": step.parts}
         try:
-            return self._make(step, evidence, at)
+            planned = ask(
+                at, "look", {**place, "new": step.again == "attempt"}, remote=is_remote(step.root, at)
+            )
         except OSError as error:
-            where = f"{step.root}/{error.filename}" if error.filename else step.root
-            raise StepFailed(f"shared volume {step.volume}: {where}: {error.strerror}") from error
+            raise _failed(step, error) from error
+        return Wait(_LOOK_S, f"looking at {step.root}") if planned is None else Note(evidence | planned)
 
-    def _make(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
-        person = owner(step.user, evidence, at)
-        if isinstance(person, Note | Wait):
-            return person
-        remote = is_remote(step.root, at)
-        place = {"root": step.root, "elements": evidence.get("elements", step.elements), "parts": step.parts}
-        if "elements" not in evidence:
-            planned = ask(at, "look", {**place, "new": step.again == "attempt"}, remote=remote)
-            return Wait(_LOOK_S, f"looking at {step.root}") if planned is None else Note(evidence | planned)
-        if ask(at, "share", {**place, "uid": person[0], "gid": person[1]}, remote=remote) is None:
+    def do(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
+        """Make what is missing and give it to the user."""
+        arguments = {
+            "root": step.root,
+            "elements": evidence["elements"],
+            "parts": step.parts,
+            "uid": evidence["uid"],
+            "gid": evidence["gid"],
+        }
+        try:
+            made = ask(at, "share", arguments, remote=is_remote(step.root, at))
+        except OSError as error:
+            raise _failed(step, error) from error
+        if made is None:
             return Wait(_LOOK_S, f"making directories on {step.root}")
         at.node.mark("shared.made")
         return Done({**evidence, "path": f"{step.root}/{'/'.join(evidence['elements'])}"})
@@ -76,3 +85,8 @@ class SharedHandler(Plain[Shared]):
             seconds = 0 if why == "not finished yet" else _LEFT_S
             return Wait(seconds, f"{step.root}: {path}: {why}", blocker=seconds > 0)
         return Done()
+
+
+def _failed(step: Shared, error: OSError) -> StepFailed:
+    where = f"{step.root}/{error.filename}" if error.filename else step.root
+    return StepFailed(f"shared volume {step.volume}: {where}: {error.strerror}")

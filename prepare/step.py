@@ -292,6 +292,9 @@ class Handler(Protocol[S_contra]):
     def describe(self, step: S_contra) -> str:
         """One line for a person."""
 
+    def look(self, step: S_contra, evidence: Evidence, at: At) -> Note | Wait | None:
+        """Before anything of the binding is made: what to write down of what will be; None if that is all."""
+
     def do(self, step: S_contra, evidence: Evidence, at: At) -> Outcome:
         """Make it so; `evidence` is what an earlier call gave, {} if there was none. Raises `StepFailed`."""
 
@@ -306,9 +309,13 @@ class Handler(Protocol[S_contra]):
 
 
 class Plain(Generic[S_contra]):
-    """A handler to derive from: nobody has to be ended first, and nothing outlasts a boot."""
+    """A handler to derive from: nothing to note, nobody to be ended first, and nothing outlasts a boot."""
 
     outlasts_boot = False
+
+    def look(self, step: S_contra, evidence: Evidence, at: At) -> Note | Wait | None:
+        """What it makes is known by its name."""
+        return None
 
     def quiesce(self, step: S_contra, evidence: Evidence, at: At) -> Outcome:
         """Nobody uses it beside the processes of the group."""

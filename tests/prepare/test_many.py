@@ -42,10 +42,6 @@ def test_five_hundred_bindings_are_taken_up_and_looked_at_quickly(fast: Path, wo
     print(f"taken up in {taken_up:.2f} s, looked at in {looked * 1000:.0f} ms")
     assert taken_up < 4  # 2 s on an idle machine
     assert looked < 0.5
-    for report in world.executor.reports():
-        world.executor.release(op_id="end", epoch=1, binding=report.binding)
-    world.until(lambda: not world.executor.entries, within=60)
-    assert world.leftovers() == []
 
 
 def test_a_thousand_bindings_that_came_and_went_leave_nothing(fast: Path, world: World) -> None:

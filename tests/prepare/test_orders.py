@@ -157,7 +157,7 @@ def test_a_release_goes_on_after_a_reboot(world: World) -> None:
 def test_a_release_in_the_middle_of_a_prepare_takes_back_what_was_done(world: World) -> None:
     order = world.order(FULL_ASK, cards=["full"], binding="b1")
     world.executor.prepare(op_id="o", epoch=1, binding=order[0], claim=order[1], instances=world.instances)
-    assert {work.state for work in world.executor.entries["b1"].works} == {StepState.PLANNED}
+    assert {work.state for work in world.executor.entries["b1"].works} == {StepState.BEGUN}
     assert world.release("b1").state is RELEASED
     assert world.leftovers() == []
 

@@ -77,6 +77,7 @@ def settings_for(place: Path, group: Cgroup) -> Claims:
                 scratch={"memory": ScratchRoot(), "disk": ScratchRoot(path=str(place / "scratch"))},
                 shared={
                     "home": SharedVolume(path=str(place / "shared"), retention_s=0),
+                    "foreign": SharedVolume(path=str(place / "foreign")),
                     "again": SharedVolume(path=str(place / "shared"), again=Reuse.ATTEMPT),
                 },
                 daemons=[
