@@ -31,6 +31,7 @@ from xce.broker.client import Client
 from xce.broker.line import Broker
 from xce.broker.session import BrokerError
 from xce.broker.tally import TROUBLED, Tally
+from xce.model.claim import BindingState
 from xce.model.message import BrokerStatus, StatusRequest
 from xce.model.supply import HostState
 
@@ -74,6 +75,11 @@ def _of_broker(status: BrokerStatus) -> Iterator[Metric]:
         yield _gauge(f"xce_broker_{name}", text, [((), value)])
     peers = Counter(status.roles)
     yield _gauge("xce_broker_peers", "connected peers", _by(peers), "role")
+    states = {state.value: 0 for state in BindingState}
+    yield _gauge("xce_claims", "claims", _by(states | status.claims), "state")
+    yield _gauge("xce_bindings", "bindings of claims to hosts", _by(states | status.bindings), "state")
+    quarantined = [((), float(status.quarantined))]
+    yield _gauge("xce_instances_quarantined", "instances that may not be used", quarantined)
     refused = {
         name.removeprefix("refused."): count
         for name, count in status.counters.items()

@@ -746,6 +746,12 @@ class BrokerStatus(_Answer, frozen=True, kw_only=True, tag="status.is"):
     peers: list[PeerView] = []
     """Only when asked for."""
     watchers: int = 0
+    claims: dict[str, int] = {}
+    """How many claims are in each state."""
+    bindings: dict[str, int] = {}
+    """The same of bindings; those that have ended and are remembered too."""
+    quarantined: int = 0
+    """Instances that may not be used."""
     counters: dict[str, int] = {}
     """`refused.REASON`, `reports`, `values`, `deltas`, `watchers_cut`, `rubbish`, ... since the start."""
     trouble: list[str] = []

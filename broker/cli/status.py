@@ -55,6 +55,9 @@ def _body(options: argparse.Namespace) -> int:
             ("peers", peers or "none"),
             ("watchers", str(status.watchers)),
             *output.quality(status.quality),
+            ("claims", _states(status.claims)),
+            ("bindings", _states(status.bindings)),
+            *([("quarantined", f"{status.quarantined} instances")] if status.quarantined else []),
             *_counters(status.counters),
         ]
     )
@@ -69,6 +72,10 @@ def _body(options: argparse.Namespace) -> int:
             none="no peers",
         )
     return code
+
+
+def _states(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
 
 def _counters(counters: dict[str, int]) -> list[tuple[str, str]]:

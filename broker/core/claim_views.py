@@ -4,6 +4,7 @@ What is durable comes from the ledger, the conditions beside it from what nodes 
 stand. Views are frozen and replaced whole: a snapshot that is being sent keeps those of its instant.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -33,6 +34,9 @@ class ClaimViews:
         """The last report of live bindings."""
         self._settled: set[str] = set()
         """Hosts whose agent has said, on the connection that it has now, which bindings it has."""
+        self.claim_states: Counter[str] = Counter()
+        self.binding_states: Counter[str] = Counter()
+        """How many views are in each state."""
         self.of_claim: dict[str, dict[str, None]] = {}
         """Claim to its bindings that have a view."""
         self._claims: set[str] = set()
@@ -78,12 +82,20 @@ class ClaimViews:
     def take_turn(self) -> tuple[dict[str, ClaimView | None], dict[str, BindingView | None]]:
         """Claims and bindings whose view has changed since the last call; None: gone."""
         bindings = _renewed(self.bindings, self._bindings, self._binding, self._index)
-        claims = _renewed(self.claims, self._claims, self._claim, lambda _old, _new: None)
+        claims = _renewed(self.claims, self._claims, self._claim, self._count_claim)
         self._claims.clear()
         self._bindings.clear()
         return claims, bindings
 
+    def _count_claim(self, old: ClaimView | None, new: ClaimView | None) -> None:
+        _count(self.claim_states, old.state if old else "", new.state if new else "")
+
     def _index(self, old: BindingView | None, new: BindingView | None) -> None:
+        _count(
+            self.binding_states,
+            old.binding.state.value if old else "",
+            new.binding.state.value if new else "",
+        )
         if new is not None:
             self.of_claim.setdefault(new.binding.claim, {})[new.binding.id] = None
         elif old is not None and (kept := self.of_claim.get(old.binding.claim)) is not None:
@@ -135,6 +147,13 @@ class ClaimViews:
 def unheard(host: Host | None) -> bool:
     """Whether a host cannot be reached, as far as is known."""
     return host is None or host.silent or host.state in {HostState.LOST, HostState.RELEASED}
+
+
+def _count(states: Counter[str], old: str, new: str) -> None:
+    """One has gone from a state to another; '': from or to nowhere."""
+    for state, change in ((old, -1), (new, 1)):
+        if state:
+            states[state] += change
 
 
 def _renewed(

@@ -228,7 +228,7 @@ class Questions:
         self.state.send(peer, m.Mine(id=request.id, revision=revision, location=view))
 
     def _status(self, peer: Peer, request: m.StatusRequest, now: float) -> None:
-        state, position = self.state, self.state.changes.position()
+        state, position, views = self.state, self.state.changes.position(), self._claims.views
         self.state.send(
             peer,
             m.BrokerStatus(
@@ -244,6 +244,9 @@ class Questions:
                 roles=dict(Counter(one.role.value for one in state.peers if one.role)),
                 peers=[_peer_view(one, now) for one in state.peers] if request.peers else [],
                 watchers=len(state.changes),
+                claims={name: count for name, count in views.claim_states.items() if count},
+                bindings={name: count for name, count in views.binding_states.items() if count},
+                quarantined=sum(map(len, state.journal.ledger.claims.quarantine.values())),
                 counters=self.counters(),
                 trouble=self.troubles(),
             ),

@@ -5,6 +5,7 @@ answered, and what nodes did. After each step: no instance in two live bindings,
 one answer, the ledger what is on the disk. After all: both sides agree and nothing is left.
 """
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -235,6 +236,8 @@ class Histories(RuleBasedStateMachine):
         }
         for name, view in views.claims.items():
             assert view.state == self.ledger.state(name).value
+        assert +views.claim_states == Counter(view.state for view in views.claims.values())
+        assert +views.binding_states == Counter(one.binding.state for one in views.bindings.values())
         assert set(self.world.broker.claims._owed) <= set(self.ledger.bindings)
 
     def teardown(self) -> None:

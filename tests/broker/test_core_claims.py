@@ -551,6 +551,21 @@ def test_a_lost_node_keeps_its_claims_and_comes_back_without_a_second_prepare() 
     assert cluster.node.prepares == [binding]
 
 
+def test_a_second_agent_of_a_name_is_given_no_orders_and_its_word_counts_for_nothing() -> None:
+    """C-MSG-01, the half of claims: a prepare runs once, where the node is that serves the name."""
+    cluster = Cluster()
+    (binding,) = cluster.bind(place(cluster.claim(), "node1", "GPU-a"))
+    rival = Node(cluster.world, "node1", peer="clone", key="node1", nonce="n2")
+    assert isinstance(rival.hello(bindings=rival.holdings.digest()), m.Refused)
+    report = m.BindingReport(state=READY)
+    cluster.world.say("clone", m.BindingNews(reports={binding: report}, full=True))
+    assert rival.listen() == []
+    assert cluster.states() == {binding: "pending"}
+    cluster.node.to(READY)
+    assert cluster.states() == {binding: "ready"}
+    assert cluster.node.prepares == [binding]
+
+
 def test_after_a_restart_of_the_broker_bindings_are_rejoining_until_their_nodes_confirm() -> None:
     cluster = Cluster("node1", "node2")
     claim = cluster.claim()

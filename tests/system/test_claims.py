@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.system.harness import AgentProgram, Site
-from xce.broker.client import Client
+from xce.broker.client import BrokerRefused, Client
 from xce.linux.cgroup import Cgroup
 from xce.model import message as m
 from xce.model.claim import Ask, BindingState, Claim, Consumer, InstanceAsk, PortsAsk
@@ -204,6 +205,37 @@ def test_a_broker_that_is_killed_while_nodes_work_finds_everything_as_it_is(site
         (binding,) = first.made
         assert client.wait_bindings([binding], timeout=30)[binding].binding.state is BindingState.READY
         assert list(bindings_of(agent)) == [binding]
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        ended(site, client, binding)
+
+
+def test_a_silent_node_keeps_its_claims_and_is_back_without_a_second_prepare(
+    site: Site,
+) -> None:
+    """C-MSG-02: the connection stands and nobody answers; lost after three heartbeats, back within 30 s."""
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
+        (binding,) = ready(client, place(client, "job", "node1", "card-full", "j"))
+        before = client.ask(m.ClaimsRequest(id="")).bindings[binding].binding
+        steps = agent.ask(op="claim", name="job")["bindings"][0]["steps"]
+        agent.signal(signal.SIGSTOP)
+        site.until(lambda: site.snapshot().locations["host:node1"].state == "lost")
+        view = client.ask(m.ClaimsRequest(id="")).bindings[binding]
+        assert (view.binding, view.conditions) == (before, ["unreachable"])
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="other", ask=ASK)))
+        with pytest.raises(BrokerRefused, match="host node1 is lost"):
+            client.ask(m.ClaimBind(id="", places=[place(client, "other", "node1", "card-full", "o")]))
+        agent.signal(signal.SIGCONT)
+        until_there(site, "node1")
+        view = client.ask(m.ClaimsRequest(id="")).bindings[binding]
+        assert (view.binding, view.conditions) == (before, [])
+        assert agent.ask(op="claim", name="job")["bindings"][0]["steps"] == steps, "nothing was done anew"
+        with pytest.raises(BrokerRefused, match=f"binding {binding} of claim job has it"):
+            client.ask(m.ClaimBind(id="", places=[place(client, "other", "node1", "card-full", "o")]))
         client.ask(m.ClaimRelease(id="", claim="job"))
         ended(site, client, binding)
 
