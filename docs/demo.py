@@ -2,7 +2,8 @@
 """`./dev demo`: the product on this host, for half a minute, by its own commands.
 
 Makes keys, writes a configuration, starts a broker and an agent with three of the example reporters, looks at
-them with the commands that an admin has, follows the changes as a scheduler would, and takes everything away.
+them with the commands that an admin has, follows the changes as a scheduler would, runs a command in a claim
+that the kernel enforces (as root), and takes everything away.
 All of it happens in a temporary folder, on loopback, at a free port, in a control group of its own. Ends with
 exit status 1 and a message if any step does not give what it should, or if anything is left afterwards.
 """
@@ -48,6 +49,40 @@ run_directory: {folder}/run
 cgroup: '{cgroup}'
 reporters: {{directory: {folder}/reporters.d, user: '{user}'}}
 """
+CLAIMS = """\
+claims:
+  enabled: true
+  directory: {folder}/claims
+  namespace: self
+  cgroup: '{cgroup}/jobs'
+  cdi_directory: {folder}/cdi
+  profiles:
+    default:
+      devices: ['c *:* m', 'b *:* m', 'c 1:3 rwm', 'c 1:8 rwm', 'c 1:9 rwm', 'c 5:0 rwm', 'c 136:* rwm']
+      device_paths: [/dev/full, /dev/zero]
+      volumes: {{datasets: {{path: {folder}/datasets}}}}
+      scratch: {{memory: {{}}}}
+      grace_s: 1
+"""
+CARDS = """\
+#!/bin/sh
+# Two cards of a kind that nobody has heard of: a reporter names the device files, and that is all it takes.
+echo '{"xce": 1, "instances": [
+    {"id": "card-A", "kind": "card", "attributes": {"device_files": ["/dev/full"]}},
+    {"id": "card-B", "kind": "card", "attributes": {"device_files": ["/dev/zero"]}}]}' | tr '\\n' ' '
+echo
+"""
+JOB = """\
+exec 2>&1
+echo "in the claim: $(cat /proc/self/cgroup | tail -n 1), ports $XCE_PORTS_HTTP"
+for card in full zero; do
+    if (: </dev/$card) 2>/dev/null; then echo "/dev/$card: open"; else echo "/dev/$card: not permitted"; fi
+done
+echo "data: $(ls -m "$XCE_DIR_DATA")"
+touch "$XCE_DIR_DATA/mine"
+head -c 20M /dev/urandom >"$XCE_DIR_SCRATCH/big"
+df -h --output=size,used "$XCE_DIR_SCRATCH"
+"""
 RESOURCES = """\
 types:
   - {name: rack, kind: string, description: where the host stands, reporter: static}
@@ -69,6 +104,7 @@ class Demo:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.cgroup = control_group()
+        self.claims = os.geteuid() == 0 and self.cgroup is not None
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.endpoint = f"tcp://127.0.0.1:{free_port()}"
         self.environment = os.environ | {
@@ -123,6 +159,12 @@ class Demo:
                 raise Failed(f"{what}: {told}\n{self.logs()}\n{self.status()}")
             time.sleep(0.1)
 
+    def mounts(self) -> list[str]:
+        """What is mounted below the folder."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        points = (line.split()[4] for line in lines)
+        return [point for point in points if point.startswith(f"{self.folder}/")]
+
     def logs(self) -> str:
         """The end of each program's log."""
         parts = []
@@ -167,7 +209,7 @@ class Demo:
 
 def install(demo: Demo) -> None:
     """Folders, commands and reporters, as a package would put them into place."""
-    for name in ("accepted", "agent", "bin", "broker", "datasets", "keys", "reporters.d", "run"):
+    for name in ("accepted", "agent", "bin", "broker", "cdi", "datasets", "keys", "reporters.d", "run"):
         (demo.folder / name).mkdir()
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for name, target in scripts.items():
@@ -216,6 +258,14 @@ def configure(demo: Demo) -> None:
     for name, text in {"broker": BROKER, "agent": AGENT, "hosts": HOSTS}.items():
         (demo.folder / f"{name}.yaml").write_text(text.format_map(values))
     (demo.folder / "resources.yaml").write_text(RESOURCES)
+    if demo.claims and demo.cgroup:
+        (demo.cgroup / "jobs").mkdir()
+        with (demo.folder / "agent.yaml").open("a") as settings:
+            settings.write(CLAIMS.format_map(values))
+        cards = demo.folder / "reporters.d" / "cards"
+        cards.write_text(CARDS)
+        cards.chmod(0o755)
+        (demo.folder / "job.sh").write_text(JOB)
 
 
 def begin(demo: Demo) -> None:
@@ -269,6 +319,33 @@ def follow(demo: Demo) -> None:
     edit(settings, 'LOW_MB: "900000000"', 'LOW_MB: "500"')
     changes.show("held by nobody")
     told("(Changes of load indices came too, and are left out here.)")
+
+
+def claim(demo: Demo) -> None:
+    """A claim that the kernel enforces: what a job may open, see and fill; then all of it is taken back."""
+    if not demo.claims:
+        told("No claim is shown: it needs root, cgroup v2 and bpf(2); xce-agent doctor says what lacks.")
+        return
+    told(
+        "A claim: one of the two cards that a reporter has named, data read-only, scratch of 8 MB, two ports."
+    )
+    demo.until(
+        "the cards are known", lambda: "card" in demo.run("xce-broker", "hosts", show=False).split(NODE)[-1]
+    )
+    ask = ("--instances", "card=1", "--mount", "data=datasets:ro", "--scratch", "8M", "--ports", "http=2")
+    demo.run("xce-broker", "claim", "create", "job-7", *ask)
+    told("A scheduler chooses the host and the card; the node makes it true, and reads the kernel back:")
+    demo.run("xce-broker", "claim", "bind", "job-7", f"{NODE}=card-A", "--consumer", "7", "--wait", "10")
+    demo.run("xce-agent", "claim", "plan", "job-7")
+    told("A command inside: its own card opens, the other does not, whatever it does to its environment.")
+    demo.run("xce-agent", "run", "--claim", "job-7", "--", "sh", "job.sh")
+    told("Released: the processes are ended, and everything is taken back before it says so.")
+    demo.run("xce-broker", "claim", "release", "job-7")
+    demo.until(
+        "the claim has gone", lambda: "job-7" not in demo.run("xce-agent", "claim", "list", show=False)
+    )
+    if left := demo.mounts() + [str(path) for path in (demo.folder / "claims").glob("*")]:
+        raise Failed(f"the claim has left {', '.join(left)}")
 
 
 def break_something(demo: Demo) -> None:
@@ -364,7 +441,10 @@ def control_group() -> Path | None:
 def remains(demo: Demo) -> list[str]:
     """What is left of the demo once its folder has been removed."""
     left = [f"process {process.pid}" for process in demo.running.values() if process.poll() is None]
+    left += [f"mount {point}" for point in demo.mounts()]
     if demo.cgroup:
+        if demo.claims and (demo.cgroup / "jobs").is_dir() and not list((demo.cgroup / "jobs").glob("*/")):
+            (demo.cgroup / "jobs").rmdir()
         left += [f"control group {group}" for group in demo.cgroup.glob("*/")]
         try:
             demo.cgroup.rmdir()
@@ -392,7 +472,7 @@ def main() -> int:
         folder.chmod(0o755)
         demo = Demo(folder)
         try:
-            for step in (install, configure, begin, look, follow, break_something, end):
+            for step in (install, configure, begin, look, follow, claim, break_something, end):
                 step(demo)
         except Failed as problem:
             print(f"\ndemo: {demo.shown(str(problem))}", file=sys.stderr)
@@ -402,6 +482,8 @@ def main() -> int:
             left = remains(demo)
             if left:
                 print(f"demo: left behind: {', '.join(left)}", file=sys.stderr)
+            if demo.mounts():  # the folder is not emptied through a mount
+                os._exit(1)
     if left or folder.exists():
         return 1
     print(f"Nothing is left: no process, no control group, no file. {time.monotonic() - began:.0f} s.")

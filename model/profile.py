@@ -163,6 +163,8 @@ class Claims(_Section, frozen=True, kw_only=True):
     """Where consumers' cgroups are made; '' means in xce-jobs.service, else beside the agent's own."""
     cdi_directory: str = "/run/cdi"
     """Where CDI files are written for container runtimes; '' for none."""
+    namespace: str = "1"
+    """Whose mounts count: those of process 1, or `self` where jobs live in the agent's own namespace."""
     check_s: float = 1
     """Between two looks at whether everything of the claims is still there."""
     remote_s: float = 20
@@ -192,6 +194,8 @@ def problems(claims: Claims) -> dict[str, str]:
         for key in ("directory", "cgroup", "cdi_directory")
         if (path := getattr(claims, key)) and not path.startswith("/")
     }
+    if claims.namespace not in {"1", "self"}:
+        found["namespace"] = "must be '1' or self"
     if not claims.directory:
         found["directory"] = "must be an absolute path"
     for name, profile in claims.profiles.items():

@@ -27,13 +27,17 @@ _TRIAL = ".visible"
 def node(
     settings: Claims,
     *,
-    namespace: int | str = 1,
+    namespace: int | str | None = None,
     find_user: Callable[[str], User | None] = users.find,
     mechanisms: Sequence[str] = ("bpf", "v1"),
     mark: Callable[[str], None] = lambda _: None,
     wall: Callable[[], float] = time.time,
 ) -> Node:
-    """The node of the running kernel. `namespace` is a process whose mount table counts. Raises OSError."""
+    """The node of the running kernel. `namespace`: another process whose mounts count than the settings say.
+
+    Raises OSError.
+    """
+    seen_by = settings.namespace if namespace is None else namespace
     own_directory(settings.directory)
     groups_here = groups(settings)
     return Node(
@@ -41,8 +45,8 @@ def node(
         profile=lambda name: profile_of(settings, name),
         groups=groups_here,
         isolation=isolation.find(groups_here, mechanisms=mechanisms),
-        mounts=mountinfo.Table(pid=namespace),
-        visible=invisible(settings.directory, namespace),
+        mounts=mountinfo.Table(pid=seen_by),
+        visible=invisible(settings.directory, seen_by),
         errands=Errands(time.monotonic, settings.remote_s),
         find_user=find_user,
         csi=HelperClient(

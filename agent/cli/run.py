@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
 
-SUMMARY = "run the agent in the foreground"
+SUMMARY = "run the agent in the foreground, or a command in a claim"
 PROGRAM = "xce-agent run"
 USAGE_TEXT = f"""\
 usage: {PROGRAM} [--config FILE]
+       {PROGRAM} --claim NAME [--wait SECONDS] -- COMMAND ...
 
+  --claim NAME   no agent: run a command in a claim of this host, as `xce-agent claim run` does
   --config FILE  instead of /etc/xce/agent.yaml, which may be missing
 
 TERM and INT stop it within 5 seconds, with all that it started; HUP reads the configuration anew.
@@ -27,6 +29,10 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(USAGE_TEXT)
         return GOOD
+    if argv and argv[0] == "--claim":
+        from xce.agent.cli import claim  # noqa: PLC0415 - only then
+
+        return claim.run(["run", *argv[1:]])
     if argv and (len(argv) != 2 or argv[0] != "--config"):
         output.fail(PROGRAM, f"cannot understand {' '.join(argv)!r}\n{USAGE_TEXT}")
         return USAGE

@@ -2,7 +2,7 @@
 _xce() {
     local program=${1##*/} word=${COMP_WORDS[COMP_CWORD]} words
     case $program/${COMP_WORDS[1]-} in
-        xce-agent/run) words='--config' ;;
+        xce-agent/run) words='--config --claim --wait' ;;
         xce-agent/status) words='--json --watch --socket --config' ;;
         xce-agent/inventory) words='--json --kind --record --anonymous --reason --help --from --here --groups --socket --config' ;;
         xce-agent/topology) words='--matrix --tree --json --svg --from --here --groups --socket --config' ;;

@@ -1,5 +1,6 @@
 """`./dev demo` shows what it promises and leaves nothing, also when a step fails."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,10 @@ def test_the_demo_shows_values_changes_and_a_fault_and_leaves_nothing() -> None:
         assert f"\n{index} " in done.stdout
     assert "host:demo-node datasets = imagenet@3 weights@7" in done.stdout
     assert "held by reporter:node_health" in done.stdout
+    if os.geteuid() == 0:
+        assert "/dev/full: open\n/dev/zero: not permitted" in done.stdout
+        assert "Read-only file system" in done.stdout
+        assert "No space left on device" in done.stdout
     assert "scratch_free_mb is unknown: exit status 1: /scratch-is-gone is not mounted" in done.stdout
     assert "Nothing is left" in done.stdout
     assert done.left == []
