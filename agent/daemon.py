@@ -11,6 +11,7 @@ import math
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,7 @@ from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.link import Phase
 from xce.model.refusal import ConfigRefused
 from xce.model.role import Role
+from xce.wire import journal
 from xce.wire.keys import KeyFileError
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class Daemon:
             self.name = identity.name_of(settings, role)
         except KeyFileError as error:
             raise CannotStart(f"cannot know whose values these are: {error}; or set 'name:'") from error
+        logger.host = self.name
         self.loop = Loop(on_error=self._internal_error)
         self.types = Types(self.memory.types(), alone=not settings.broker)
         self.node = Node(self.types, generations=self.memory.generations(), cold=True)
@@ -282,6 +285,8 @@ class Daemon:
             self.log.fault(about, text, now)
         if self.crew is not None:
             self.log.faults("reporter ", self.crew.troubles(), now)
+        if self.claims is not None:
+            self.log.faults("binding ", self.claims.holdings.troubles(), now)
         standing = f", host {self.core.standing.state}" if self.core.standing.state else ""
         bad = sum(bool(state.cause) for state in self.node.states.values())
         self._service.status(f"{phase.value}{standing}, {len(self.node.states)} reporters, {bad} in trouble")
@@ -387,7 +392,8 @@ class Daemon:
 def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
     """Run until told to end; the exit code. Raises `CannotStart`, `ConfigRefused`."""
     gc.disable()
-    return Daemon(read, path, role=role, logger=Log()).run()
+    log = Log(send=journal.listening(sys.stderr, f"xce-{role.value}"))
+    return Daemon(read, path, role=role, logger=log).run()
 
 
 def _discovery(settings: Settings) -> configuration.Discovery | None:

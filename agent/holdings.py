@@ -5,9 +5,10 @@ binding, again with every heartbeat; a hello says a digest of all that has not e
 ended nothing is kept once the broker knows: its tombstone is in the journal.
 """
 
-from xce.model.claim import ENDED, LIST, BindingState, holdings_digest
+from xce.model.claim import ENDED, LIST, BindingState, Condition, holdings_digest
 from xce.model.message import BindingNews, BindingReport, BindingStanding
 
+_TROUBLES = {Condition.DEGRADED.value, Condition.BLOCKED.value, Condition.UNCERTAIN.value}
 UNKNOWN = "unknown"
 """The standing of a binding that the broker does not know."""
 
@@ -100,6 +101,14 @@ class Holdings:
         self._unheard.discard(name)
 
     # -------------------------------------------------------------------------------------------- seen
+
+    def troubles(self) -> dict[str, str]:
+        """Bindings that failed or are not what they should be, in words."""
+        return {
+            name: ": ".join(filter(None, (report.state.value, report.reason, report.note)))
+            for name, report in self.reports.items()
+            if report.state is BindingState.FAILED or _TROUBLES & set(report.conditions)
+        }
 
     def documents(self) -> list[dict[str, object]]:
         """For the status: what each binding is here, and at the broker."""

@@ -2,7 +2,8 @@
 
 A fault is written once when it begins and once when it ends; in between it is shown by `status`. One that
 comes and goes is written a few times an hour. Nothing secret comes here: callers pass words, never keys,
-frames or environments.
+frames or environments. Where the journal listens, lines have fields: XCE_HOST, XCE_REPORTER, XCE_BINDING,
+each where the line is about one.
 """
 
 import os
@@ -10,8 +11,12 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from xce.wire import journal
+
 NOTICE, WARNING = 5, 4
 """Priorities of syslog(3), as the journal reads them from a line's `<N>` prefix (sd-daemon(3))."""
+FIELDS = {"reporter": "XCE_REPORTER", "binding": "XCE_BINDING"}
+"""By the first word of what a fault is about; the rest is the value."""
 
 
 OFTEN, WINDOW_S = 5, 3600.0
@@ -29,20 +34,24 @@ class _Fault:
 
 
 class Log:
-    """Lines to a stream; `journal`: with the prefixes that journald takes away again."""
+    """Lines to the journal (`send`) or to a stream; `prefixes`: with those that journald takes away again."""
 
-    def __init__(self, stream: TextIO = sys.stderr, *, journal: bool | None = None) -> None:
-        self._stream = stream
-        self._journal = "JOURNAL_STREAM" in os.environ if journal is None else journal
+    def __init__(
+        self, stream: TextIO = sys.stderr, *, prefixes: bool | None = None, send: journal.Send | None = None
+    ) -> None:
+        self._stream, self._send = stream, send
+        self._prefixes = "JOURNAL_STREAM" in os.environ if prefixes is None else prefixes
+        self.host = ""
+        """Whose log it is."""
         self._faults: dict[str, _Fault] = {}
 
-    def notice(self, text: str) -> None:
+    def notice(self, text: str, about: str = "") -> None:
         """Something that an admin may want to know happened."""
-        self._write(NOTICE, text)
+        self._write(NOTICE, text, about)
 
-    def warning(self, text: str) -> None:
+    def warning(self, text: str, about: str = "") -> None:
         """Something is wrong."""
-        self._write(WARNING, text)
+        self._write(WARNING, text, about)
 
     def fault(self, about: str, text: str, now: float) -> None:
         """What is wrong with `about`, '' when it is all right; only begin and end are written."""
@@ -58,7 +67,7 @@ class Log:
             self._begin(about, text, fault, now)
         else:
             if not fault.quiet:
-                self.notice(f"{about}: all right again after {now - fault.since:.0f} s")
+                self.notice(f"{about}: all right again after {now - fault.since:.0f} s", about)
             self._forget_old(now)
 
     def faults(self, prefix: str, found: Mapping[str, str], now: float) -> None:
@@ -77,16 +86,20 @@ class Log:
         fault.quiet = fault.times > OFTEN
         if not fault.quiet:
             often = "; it comes and goes, and is not logged again within the hour"
-            self.warning(f"{about}: {text}{often if fault.times == OFTEN else ''}")
+            self.warning(f"{about}: {text}{often if fault.times == OFTEN else ''}", about)
 
     def _forget_old(self, now: float) -> None:
         self._faults = {
             about: fault for about, fault in self._faults.items() if fault.on or now - fault.window < WINDOW_S
         }
 
-    def _write(self, priority: int, text: str) -> None:
+    def _write(self, priority: int, text: str, about: str) -> None:
         line = text.replace("\n", "; ")
+        kind, _, name = about.partition(" ")
+        fields = {"XCE_HOST": self.host} | ({FIELDS[kind]: name} if kind in FIELDS else {})
+        if self._send is not None and self._send(line, priority, fields):
+            return
         try:
-            print(f"<{priority}>{line}" if self._journal else line, file=self._stream, flush=True)
+            print(f"<{priority}>{line}" if self._prefixes else line, file=self._stream, flush=True)
         except (OSError, ValueError):
             return  # a closed or full log must not end the agent

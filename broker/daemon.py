@@ -43,6 +43,10 @@ AUDIT_S = 0.1
 STOP_S = 10.0
 SWITCH_S = 0.0005
 """How long the loop waits at most for a thread that computes: the store's, the cache's."""
+START_S = 120
+"""More time for a start that gets on; the service manager ends one that does not."""
+FACTS = 20_000
+"""After so many facts a start says again that it gets on."""
 SPARE_FILES = 256
 """Descriptors for everything that is no peer."""
 
@@ -119,8 +123,10 @@ class Daemon:
         self._keeper = Keeper(state, background)
         self._audit = Audit(config.audit, background, every_s=AUDIT_S)
         self._background = background
+        self._getting_on("checking the store")
         store = SqliteStore(state, start_empty=start_empty)
         stack.callback(store.close, STOP_S)
+        self._getting_on("reading the store")
         self.broker = self._new_broker(site, store.load())
         self._server = Server(self.broker, store, self._audit)
 
@@ -207,7 +213,9 @@ class Daemon:
         ledger = Ledger()
         gc.disable()  # all of it is there to stay: looking for garbage meanwhile takes five times as long
         try:
-            for fact in loaded.facts:
+            for number, fact in enumerate(loaded.facts):
+                if number % FACTS == 0:
+                    self._getting_on(f"took up {number} of {len(loaded.facts)} facts")
                 ledger.apply(fact)
         finally:
             gc.enable()
@@ -226,6 +234,10 @@ class Daemon:
         )
         self._keeper.restore(broker)
         return broker
+
+    def _getting_on(self, what: str) -> None:
+        """A large store takes its time: the start may go on as long as there is progress."""
+        self._notify(f"EXTEND_TIMEOUT_USEC={START_S}000000\nSTATUS={what}")
 
     def _with_room(self, config: BrokerFile) -> BrokerFile:
         """The settings, with no more peers than there can be descriptors for; raises the limit for them."""

@@ -1,11 +1,13 @@
-"""The broker's log: standard error, which systemd takes to the journal. Bounded: a storm is counted, not
-written.
+"""The broker's log: the journal where that listens, with XCE_HOST for lines about a host, or standard error.
+Bounded: a storm is counted, not written.
 """
 
 import logging
 import os
 import sys
 import time
+
+from xce.wire import journal
 
 log = logging.getLogger("xce.broker")
 
@@ -19,6 +21,20 @@ class _Levels(logging.Formatter):
         if record.levelno < logging.WARNING:
             level = "<6>"
         return "\n".join(level + line for line in super().format(record).splitlines())
+
+
+class _Journal(logging.Handler):
+    """Lines with fields; what the journal does not take goes to `other`."""
+
+    def __init__(self, send: journal.Send, other: logging.Handler) -> None:
+        super().__init__()
+        self._send, self._other = send, other
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line."""
+        priority = 3 if record.levelno >= logging.ERROR else 4 if record.levelno >= logging.WARNING else 6
+        if not self._send(self.format(record), priority, {"XCE_HOST": getattr(record, "host", "")}):
+            self._other.emit(record)
 
 
 class _Bounded(logging.Filter):
@@ -43,9 +59,11 @@ class _Bounded(logging.Filter):
 
 
 def log_to_stderr() -> None:
-    """Write the broker's log to standard error from now on."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Write the broker's log to the journal or standard error from now on."""
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Levels("%(message)s") if os.environ.get("JOURNAL_STREAM") else logging.Formatter())
+    if (send := journal.listening(sys.stderr, "xce-broker")) is not None:
+        handler = _Journal(send, handler)
     handler.addFilter(_Bounded())
     log.handlers = [handler]
     log.setLevel(logging.INFO)

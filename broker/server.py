@@ -264,7 +264,8 @@ class Server:
                 case Backup():
                     self._copies.begin(effect)
                 case Note():
-                    (log.warning if effect.fault else log.info)("%s", effect.text)
+                    write = log.warning if effect.fault else log.info
+                    write("%s", effect.text, extra={"host": effect.host})
 
     def _send(self, effect: Send | SendBytes, data: bytes) -> None:
         if self.router is not None and self.router.send(effect.peer.routing_id, data) is Sent.FULL:

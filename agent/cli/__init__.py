@@ -58,5 +58,5 @@ def dispatch(program: str, package: str, commands: Sequence[str], arguments: lis
 
 def _help(program: str, package: str, commands: Sequence[str]) -> str:
     lines = [f"usage: {program} COMMAND ...", "", "commands:"]
-    lines += [f"  {name:<10}{importlib.import_module(f'{package}.{name}').SUMMARY}" for name in commands]
+    lines += [f"  {name:<12}{importlib.import_module(f'{package}.{name}').SUMMARY}" for name in commands]
     return "\n".join([*lines, "", f"{program} COMMAND --help explains one of them."])

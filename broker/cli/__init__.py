@@ -53,5 +53,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 def overview() -> str:
     """What `--help` prints; it loads no command."""
     lines = ["usage: xce-broker COMMAND ...", "", "commands:"]
-    lines += [f"  {name:<10}{summary}" for name, summary in COMMANDS.items()]
+    lines += [f"  {name:<12}{summary}" for name, summary in COMMANDS.items()]
     return "\n".join([*lines, "", "xce-broker COMMAND --help explains one of them, with examples."])

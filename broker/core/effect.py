@@ -65,6 +65,8 @@ class Note(msgspec.Struct, frozen=True):
 
     text: str
     fault: bool
+    host: str = ""
+    """Which host it is about."""
 
 
 Effect: TypeAlias = Send | SendBytes | Persist | CutOff | Audit | Backup | Note

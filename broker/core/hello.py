@@ -97,7 +97,7 @@ class Hellos:
         host.agent = {field: text for field, text in optional.items() if text}
         host.where = self._where(peer, hello)
         if host.silent:
-            state.note(f"host {name} is back, {host.where}", fault=False)
+            state.note(f"host {name} is back, {host.where}", fault=False, host=name)
         if host.rival == host.where:
             host.rival = ""
         self._joined(host, peer, hello)
@@ -165,7 +165,9 @@ class Hellos:
         """A second agent of this name: refused, and named on both sides."""
         state, where = self.state, self._where(peer, hello)
         if host.rival != where:
-            state.note(f"host {host.name} is served by {host.where}; refused {where}", fault=True)
+            state.note(
+                f"host {host.name} is served by {host.where}; refused {where}", fault=True, host=host.name
+            )
         host.rival, host.rival_until = where, now + RIVAL_SHOWN_S
         state.hosts.rivals.add(host)
         state.hosts.show(host)

@@ -204,7 +204,7 @@ class Links:
     def silent(self, host: Host, why: str) -> None:
         """A host is not there any more."""
         self.state.hosts.fell_silent(host)
-        self.state.note(f"host {host.name} is {host.view.state}: {why}", fault=True)
+        self.state.note(f"host {host.name} is {host.view.state}: {why}", fault=True, host=host.name)
         if host.peer is not None:
             self.leave(host.peer)
 

@@ -77,13 +77,13 @@ class SiteMap:
                 del self._joining[name]
                 host.join_by, host.overdue = NEVER, True
                 self.state.hosts.show(host)
-                self.state.note(f"host {name} has not joined in time", fault=True)
+                self.state.note(f"host {name} has not joined in time", fault=True, host=name)
         rivals = self.state.hosts.rivals
         for host in [host for host in rivals if not host.rival or host.rival_until < now]:
             rivals.discard(host)
             host.rival = ""
             self.state.hosts.show(host)
-            self.state.note(f"host {host.name} has no duplicate any more", fault=False)
+            self.state.note(f"host {host.name} has no duplicate any more", fault=False, host=host.name)
 
     # ------------------------------------------------------------------------------------------- parts
 

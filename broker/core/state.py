@@ -51,9 +51,9 @@ class State:
         """Send a document to a peer."""
         self.out.append(Send(peer, document))  # type: ignore[arg-type]
 
-    def note(self, text: str, *, fault: bool) -> None:
+    def note(self, text: str, *, fault: bool, host: str = "") -> None:
         """Tell the log of the begin (`fault`) or the end of something."""
-        self.out.append(Note(text, fault))
+        self.out.append(Note(text, fault, host))
 
     def refuse(self, peer: Peer, code: str, message: str, *, hint: str = "", retry_s: float = 10) -> None:
         """Refuse a peer, and count it."""

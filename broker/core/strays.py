@@ -72,9 +72,11 @@ class Strays:
             self.known.pop(host.name, None)
         if left.keys() - before.keys():
             names = ", ".join(sorted(left)[:8])
-            self.state.note(f"host {host.name} has bindings that nobody knows: {names}", fault=True)
+            self.state.note(
+                f"host {host.name} has bindings that nobody knows: {names}", fault=True, host=host.name
+            )
         elif before and not left:
-            self.state.note(f"host {host.name} has no unknown bindings any more", fault=False)
+            self.state.note(f"host {host.name} has no unknown bindings any more", fault=False, host=host.name)
 
     def troubles(self) -> list[str]:
         """What needs an admin, in words."""

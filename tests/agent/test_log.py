@@ -4,17 +4,19 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 
 from xce.agent import log
 from xce.agent.log import Log
 from xce.agent.service import Service
+from xce.wire import journal
 
 
 def test_a_fault_is_written_twice_whatever_happens_in_between() -> None:
     stream = io.StringIO()
-    one = Log(stream, journal=False)
+    one = Log(stream, prefixes=False)
     one.fault("broker", "no route", 10)
     for second in range(1000):
         one.fault("broker", f"no route, again {second}", 11 + second)
@@ -25,7 +27,7 @@ def test_a_fault_is_written_twice_whatever_happens_in_between() -> None:
 
 def test_a_fault_that_comes_and_goes_is_written_a_few_times_an_hour() -> None:
     stream = io.StringIO()
-    one = Log(stream, journal=False)
+    one = Log(stream, prefixes=False)
     for second in range(0, 3600, 2):
         one.fault("reporter disk", "exit status 1", second)
         one.fault("reporter disk", "", second + 1)
@@ -38,7 +40,7 @@ def test_a_fault_that_comes_and_goes_is_written_a_few_times_an_hour() -> None:
 
 def test_faults_of_many_are_told_together_and_what_is_gone_is_over_and_forgotten() -> None:
     stream = io.StringIO()
-    one = Log(stream, journal=False)
+    one = Log(stream, prefixes=False)
     one.fault("broker", "no route", 0)
     one.faults("reporter ", {"a": "bad", "b": "worse"}, 0)
     one.faults("reporter ", {"a": "bad still"}, 10)
@@ -55,7 +57,7 @@ def test_faults_of_many_are_told_together_and_what_is_gone_is_over_and_forgotten
 
 def test_in_the_journal_a_line_has_its_priority_and_is_one_line() -> None:
     stream = io.StringIO()
-    one = Log(stream, journal=True)
+    one = Log(stream, prefixes=True)
     one.notice("runs")
     one.warning("first\nsecond")
     assert stream.getvalue() == "<5>runs\n<4>first; second\n"
@@ -105,3 +107,30 @@ def test_the_diet_keeps_openssl_out_and_hashes_work_all_the_same() -> None:
         "assert not any('_hashlib' in str(module) for module in sys.modules.values())"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_where_the_journal_listens_lines_have_fields_and_elsewhere_they_are_plain() -> None:
+    sent: list[tuple[str, int, dict[str, str]]] = []
+    stream = io.StringIO()
+
+    def send(text: str, priority: int, fields: Mapping[str, str]) -> bool:
+        sent.append((text, priority, dict(fields)))
+        return len(sent) < 4
+
+    one = Log(stream, prefixes=True, send=send)
+    one.host = "node1"
+    one.notice("runs")
+    one.faults("reporter ", {"disk": "exit status 1"}, 0)
+    one.faults("binding ", {"b7": "degraded"}, 0)
+    one.warning("the journal does not answer")
+    assert sent[:3] == [
+        ("runs", log.NOTICE, {"XCE_HOST": "node1"}),
+        ("reporter disk: exit status 1", log.WARNING, {"XCE_HOST": "node1", "XCE_REPORTER": "disk"}),
+        ("binding b7: degraded", log.WARNING, {"XCE_HOST": "node1", "XCE_BINDING": "b7"}),
+    ]
+    assert stream.getvalue() == "<4>the journal does not answer\n"
+
+
+def test_a_stream_that_is_not_the_journals_is_left_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOURNAL_STREAM", "1:1")
+    assert journal.listening(sys.stderr, "xce-agent") is None

@@ -186,12 +186,33 @@ def test_the_packages_demand_the_minor_version_of_python_that_they_were_built_fo
     assert "rpath" not in rpm(host, "-qpl", "/packages/xce-libs*.rpm")
 
 
-def test_no_option_of_the_agents_unit_hides_its_mounts(host: Host) -> None:
+def test_the_units_are_as_tight_as_is_said_and_lines_are_found_by_their_fields(host: Host) -> None:
     """C-PKG-04: the agent lives in the mount namespace of PID 1."""
     install(host)
     serve(host)
+    host.write("/etc/xce/reporters.d/bad", "#!/bin/sh\nexit 4\n", mode="0755")
     pid = host.unit("xce-agent", "MainPID")["MainPID"]
     assert host.must("readlink", f"/proc/{pid}/ns/mnt") == host.must("readlink", "/proc/1/ns/mnt")
+    for unit, most in (("xce-broker", 2.0), ("xce-agent", 9.0)):
+        last = host.must("systemd-analyze", "security", "--no-pager", unit).strip().splitlines()[-1]
+        assert float(last.rpartition(": ")[2].split()[0]) <= most, last
+    line = ("journalctl", "-o", "cat", "--no-pager", "-u", "xce-agent", "XCE_HOST=h1", "XCE_REPORTER=bad")
+    host.until(lambda: "reporter bad: exit status 4" in host.run(*line).stdout, "to log it with its fields")
+
+
+def test_the_brokers_key_may_be_a_credential(host: Host) -> None:
+    """As docs/packaging.md says for keys that are sealed."""
+    install(host)
+    host.must("mkdir", "-p", "/etc/systemd/system/xce-broker.service.d")
+    drop_in = "[Service]\nLoadCredential=broker.key:/etc/xce/keys/broker.key\n"
+    host.write("/etc/systemd/system/xce-broker.service.d/key.conf", drop_in)
+    key = "key: /run/credentials/xce-broker.service/broker.key\n"
+    host.write("/etc/xce/broker.yaml", host.read("/etc/xce/broker.yaml") + key)
+    host.must("systemctl", "daemon-reload")
+    host.must("xce-broker", "key", "new", "broker")
+    host.must("chown", "root:root", "/etc/xce/keys/broker.key")
+    host.write("/etc/xce/hosts.yaml", f"hosts:\n  - name: {host.name}\n")
+    host.must("systemctl", "start", "xce-broker")
 
 
 def test_a_removal_leaves_the_admins_files_and_takes_the_units(host: Host) -> None:

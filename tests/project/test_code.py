@@ -36,7 +36,7 @@ LIBRARIES = {
     "model": {"msgspec", "yaml"},
     "prepare": {"msgspec"},
     "reporters": {"msgspec", "psutil"},
-    "wire": {"msgspec", "zmq"},
+    "wire": {"msgspec", "systemd", "zmq"},
 }
 
 
