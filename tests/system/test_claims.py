@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.project import tree
 from tests.system.harness import AgentProgram, Site
 from xce.broker.client import BrokerRefused, Client
 from xce.linux.cgroup import Cgroup
@@ -276,8 +278,49 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
         assert client.ask(m.ClaimsRequest(id="")).claims["job"].state == "pending", "what is gone is told"
 
 
+WORKER = tree.ROOT / "docs" / "examples" / "worker.c"
+
+
+def test_the_worker_in_c_starts_a_job_inside_its_claim_and_nothing_of_it_outside(
+    site: Site, tmp_path: Path
+) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    assert len(WORKER.read_text().splitlines()) < 120, "short enough to be read"
+    strict = [
+        "cc",
+        "-std=c11",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        str(WORKER),
+        "-o",
+        str(tmp_path / "worker"),
+    ]
+    subprocess.run(strict, check=True)
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    start = [str(tmp_path / "worker"), agent.socket, "job"]
+    late = subprocess.run([*start, "0.2", "true"], capture_output=True, text=True, check=False, timeout=20)
+    assert late.returncode == 125
+    assert "nobody has bound 'job' here within 0.2 s" in late.stderr
+    ask = msgspec.structs.replace(ASK, environment={"GREETING": 'hello "you" \\ ü'})
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ask)))
+        made = client.ask(m.ClaimBind(id="", places=[place(client, "job", "node1", "card-full", "j")])).made
+        job = [*start, "20", "/bin/sh", "-c", INSIDE]
+        done = subprocess.run(job, capture_output=True, text=True, check=False, timeout=30)
+        assert done.returncode == 7, done.stderr
+        assert done.stdout.splitlines() == ['hello "you" \\ ü', "full yes", "zero no"]
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        ended(site, client, *made)
+
+
 INSIDE = """
-echo $GREETING
+printf "%s\\n" "$GREETING"
 (: < /dev/full) && echo full yes
 (: < /dev/zero) 2>&1 | grep -q permitted && echo zero no
 exit 7
