@@ -184,6 +184,26 @@ def profile_of(claims: Claims, name: str) -> Profile | None:
     return claims.profiles.get(name or "default", Profile() if name in {"", "default"} else None)
 
 
+_CSI_TEXT, _CSI_MAP = 128, 4096
+"""Bytes that every plugin must take: of an id, of a map or of all mount flags together."""
+
+
+def _csi_problems(volume: Volume, of: CsiVolume) -> Iterator[tuple[str, str]]:
+    if volume.path or volume.source:
+        yield "csi", "takes the place of a path and of a source"
+    if not 0 < len(of.id.encode()) <= _CSI_TEXT:
+        yield "csi.id", f"must have 1 to {_CSI_TEXT} bytes"
+    if of.secrets and not of.secrets.startswith("/"):
+        yield "csi.secrets", "must be an absolute path"
+    for key, texts in (
+        ("csi.context", [*of.context, *of.context.values()]),
+        ("csi.publish_context", [*of.publish_context, *of.publish_context.values()]),
+        ("options", volume.options),
+    ):
+        if sum(len(text.encode()) for text in texts) > _CSI_MAP:
+            yield key, f"has more than the {_CSI_MAP} bytes that plugins take"
+
+
 _RULE = re.compile(r"[cb] (\d{1,7}|\*):(\d{1,7}|\*) [rwm]{1,3}")
 
 
@@ -198,7 +218,16 @@ def problems(claims: Claims) -> dict[str, str]:
         found["namespace"] = "must be '1' or self"
     if not claims.directory:
         found["directory"] = "must be an absolute path"
+    sockets = {f"csi.plugins.{name}": path for name, path in claims.csi.plugins.items()}
+    for key, path in {**sockets, "csi.registration": claims.csi.registration or "/"}.items():
+        if not path.startswith("/"):
+            found[key] = "must be an absolute path"
     for name, profile in claims.profiles.items():
+        for volume, kind in profile.volumes.items():
+            known = claims.csi.registration or kind.csi is None or kind.csi.plugin in claims.csi.plugins
+            if not known:
+                key = f"profiles.{name}.volumes.{volume}.csi.plugin"
+                found[key] = "is none of csi.plugins, and there is no csi.registration folder"
         found |= {f"profiles.{name}.{key}": problem for key, problem in _profile_problems(profile)}
     return found
 
@@ -208,7 +237,9 @@ def _profile_problems(profile: Profile) -> Iterator[tuple[str, str]]:
         if not _RULE.fullmatch(rule):
             yield "devices", f"{rule!r} is no device rule such as 'c 1:3 rwm'"
     for name, volume in profile.volumes.items():
-        if bool(volume.path) == bool(volume.type):
+        if volume.csi is not None:
+            yield from ((f"volumes.{name}.{key}", words) for key, words in _csi_problems(volume, volume.csi))
+        elif bool(volume.path) == bool(volume.type):
             yield f"volumes.{name}", "needs a path or a type, and not both"
         if volume.path and not volume.path.startswith("/"):
             yield f"volumes.{name}.path", "must be an absolute path"

@@ -5,6 +5,8 @@ import pytest
 from xce.model.profile import (
     ClaimPorts,
     Claims,
+    Csi,
+    CsiVolume,
     Profile,
     ScratchRoot,
     SharedVolume,
@@ -18,8 +20,14 @@ def of(**fields: object) -> Claims:
     return Claims(profiles={"p": Profile(**fields)})  # type: ignore[arg-type]
 
 
+def with_csi(**fields: object) -> Claims:
+    volume = Volume(csi=CsiVolume(**{"plugin": "p", "id": "v1", **fields}))  # type: ignore[arg-type]
+    return Claims(csi=Csi(plugins={"p": "/p.sock"}), profiles={"p": Profile(volumes={"v": volume})})
+
+
 def test_the_defaults_are_good() -> None:
     assert problems(Claims(profiles={"default": Profile()})) == {}
+    assert problems(with_csi()) == {}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +38,19 @@ def test_the_defaults_are_good() -> None:
         (Claims(cgroup="jobs"), "cgroup", "must be an absolute path"),
         (of(devices=["c 1:3"]), "profiles.p.devices", "'c 1:3' is no device rule such as 'c 1:3 rwm'"),
         (of(volumes={"v": Volume()}), "profiles.p.volumes.v", "needs a path or a type, and not both"),
+        (
+            with_csi(plugin="q"),
+            "profiles.p.volumes.v.csi.plugin",
+            "is none of csi.plugins, and there is no csi.registration folder",
+        ),
+        (with_csi(id=""), "profiles.p.volumes.v.csi.id", "must have 1 to 128 bytes"),
+        (with_csi(secrets="key"), "profiles.p.volumes.v.csi.secrets", "must be an absolute path"),
+        (
+            with_csi(context={"a": "b" * 4096}),
+            "profiles.p.volumes.v.csi.context",
+            "has more than the 4096 bytes that plugins take",
+        ),
+        (Claims(csi=Csi(plugins={"p": "x.sock"})), "csi.plugins.p", "must be an absolute path"),
         (of(volumes={"v": Volume(path="a")}), "profiles.p.volumes.v.path", "must be an absolute path"),
         (of(shared={"s": SharedVolume(path="a")}), "profiles.p.shared.s.path", "must be an absolute path"),
         (of(scratch={"s": ScratchRoot(path="a")}), "profiles.p.scratch.s.path", "must be an absolute path"),

@@ -1,0 +1,100 @@
+"""A plugin's volume with everything real: broker, agent, helper, plugin, mounts; each dies in between."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.csi_node_helper.world import Plugin
+from tests.project import tree
+from tests.system.harness import AgentProgram, Site
+from tests.system.test_claims import bindings_of, ended, node
+from xce.broker.client import Client
+from xce.linux import mountinfo
+from xce.model import message as m
+from xce.model.claim import Ask, BindingState, Claim, Consumer, MountAsk
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root"),
+]
+INSIDE = "XCE_TEST_SEEN_BY_PID_1"
+ASK = Ask(mounts=[MountAsk(name="data", source="shared")])
+
+
+@pytest.fixture
+def plugin() -> Iterator[Plugin]:
+    """In a short path: what plugins can take is limited."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Plugin(Path(folder) / "plugin")
+        made.volume("vol1", file="payload")
+        made.start()
+        yield made
+        made.stop()
+
+
+def csi_node(site: Site, plugin: Plugin) -> AgentProgram:
+    agent = node(site, "node1")
+    claims = agent.settings["claims"]
+    claims["directory"] = str(plugin.folder.parent / "claims")
+    claims["csi"] = {"plugins": {"fake": plugin.socket}}
+    claims["profiles"]["default"]["volumes"] = {"shared": {"csi": {"plugin": "fake", "id": "vol1"}}}
+    return agent
+
+
+def bound(client: Client, claim: str) -> str:
+    client.ask(m.ClaimCreate(id="", claim=Claim(id=claim, ask=ASK)))
+    place = m.Place(claim=claim, host="node1", consumer=Consumer(name=claim))
+    (binding,) = client.ask(m.ClaimBind(id="", places=[place])).made
+    view = client.wait_bindings([binding], timeout=30)[binding]
+    assert view.binding.state is BindingState.READY, view
+    return binding
+
+
+@pytest.mark.skipif(INSIDE in os.environ, reason="it is in there")
+def test_the_scenarios_in_a_namespace_where_pid_1_sees_our_mounts() -> None:
+    """The agent makes no mounts that the host's first process would not see: here that one is pytest."""
+    command = ["unshare", "-mpf", "--mount-proc", "--kill-child", "--propagation", "private"]
+    command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(
+        command,
+        cwd=tree.ROOT,
+        env={**os.environ, INSIDE: "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+@pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
+def test_two_jobs_share_a_volume_and_whoever_dies_in_between_they_keep_it(site: Site, plugin: Plugin) -> None:
+    agent = csi_node(site, plugin)
+    site.broker.start()
+    agent.start()
+    site.until(lambda: site.snapshot().locations["host:node1"].state == "available")
+    with site.client() as client:
+        one, two = bound(client, "one"), bound(client, "two")
+        file = plugin.folder.parent / "claims" / two / "data/file"
+        assert file.read_text() == "payload"
+        agent.kill()
+        plugin.stop()
+        agent.start()
+        site.until(lambda: bindings_of(agent).get(two, {}).get("state") == "ready")
+        client.ask(m.ClaimRelease(id="", claim="one"))
+        ended(site, client, one)
+        assert file.read_text() == "payload"
+        client.ask(m.ClaimRelease(id="", claim="two"))
+        site.until(lambda: "plugin fake" in bindings_of(agent)[two]["note"])
+        plugin.start()
+        ended(site, client, two)
+    rpcs = [call["rpc"] for call in plugin.calls() if "Volume" in call["rpc"]]
+    assert rpcs[:2] == ["NodeStageVolume", "NodePublishVolume"]
+    assert rpcs.count("NodeStageVolume") == rpcs.count("NodeUnstageVolume") == 1
+    assert [mount for mount in mountinfo.read() if mount.point.startswith(str(plugin.folder.parent))] == []
