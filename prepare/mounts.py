@@ -15,12 +15,14 @@ from xce.linux.mountinfo import Mount
 from xce.prepare.step import (
     At,
     Bind,
+    Csi,
     Done,
     Evidence,
     Note,
     Outcome,
     Plain,
     Stage,
+    Step,
     StepFailed,
     Wait,
 )
@@ -143,6 +145,17 @@ def remove_point(point: str) -> None:
             raise
 
 
+def _made_by(step: Step) -> str:
+    """The directory that is a mount once the step is done; '' for none."""
+    match step:
+        case Stage():
+            return step.point
+        case Csi():
+            return step.target
+        case _:
+            return ""
+
+
 class BindHandler(Plain[Bind]):
     """A directory of a volume at a place of the consumer's."""
 
@@ -158,7 +171,7 @@ class BindHandler(Plain[Bind]):
     def look(self, step: Bind, evidence: Evidence, at: At) -> Note | Wait | None:
         """What it will look like; of a staged volume that is known only once it is staged."""
         need_visible(at)
-        staged = any(isinstance(other, Stage) and other.point == step.source for other, _ in at.earlier)
+        staged = any(_made_by(other) == step.source for other, _ in at.earlier)
         if staged or "root" in evidence:
             return None
         try:
