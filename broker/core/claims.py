@@ -33,6 +33,8 @@ from xce.model.claim import (
 )
 from xce.model.instance import Instance, Inventory
 
+WAITING = 10_000
+"""Facts of nodes wait for the disk behind so many others at most."""
 AGAIN_S = 10.0
 """An order that a node has not taken is given again so long after."""
 DECODED = 256
@@ -352,6 +354,7 @@ class Claims:
             self.state.send(host.peer, m.BindingStanding(bindings=states))
 
     def _persist(self, changes: Sequence[facts.Change], *, by: str = "", told: Sequence[Effect] = ()) -> None:
-        if changes and not self.state.journal.fault:
+        journal = self.state.journal
+        if changes and not journal.fault and len(journal) < WAITING:  # else the node says it again
             persist = self.state.journal.persist(changes, by=by, done=lambda _revision: list(told))
             self.state.out.append(persist)

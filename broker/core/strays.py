@@ -5,14 +5,21 @@ back, as the broker's settings say; what was given up by an admin is always take
 """
 
 from collections.abc import Mapping
+from itertools import islice
 
 from xce.broker.core.claim_views import NOTE
 from xce.broker.core.location import Host
 from xce.broker.core.state import State
 from xce.model import fact as facts
 from xce.model import message as m
-from xce.model.claim import ENDED, Chosen, Quarantine
+from xce.model.claim import ENDED, TEXT, Chosen, Quarantine
 from xce.model.configuration import Orphans
+
+INSTANCES = 1024
+"""Of one host in quarantine for what only it knows: more than any host has, and all that its key may fill."""
+KNOWN = 1024
+"""Bindings of one host that are shown because nobody knows them."""
+PARTS = 16
 
 
 class Strays:
@@ -48,10 +55,11 @@ class Strays:
         if self.state.config.orphans is Orphans.CLEAN:
             self.take_back(host.name, name, "", "the broker does not know it")
         why = f"the node has it bound by {name}, which the broker does not know"
+        new = {one.id: one for one in map(_bounded, report.instances) if one.id not in kept}
+        room = max(0, INSTANCES - len(kept))
+        self.state.counts["refused.quarantine"] += max(0, len(new) - room)
         return [
-            self.quarantined(host, one, why=why, by="", binding=name)
-            for one in report.instances
-            if one.id not in kept
+            self.quarantined(host, one, why=why, by="", binding=name) for one in list(new.values())[:room]
         ]
 
     def take_back(self, name: str, binding: str, op_id: str, reason: str) -> None:
@@ -64,7 +72,8 @@ class Strays:
 
     def settle(self, host: Host, found: dict[str, m.BindingReport]) -> None:
         """Keep what only a host knows of, and tell the log of the begin and the end of it."""
-        left = {name: report for name, report in found.items() if report.state not in ENDED}
+        strange = ((name, report) for name, report in found.items() if report.state not in ENDED)
+        left = dict(islice(strange, KNOWN))
         before = self.known.get(host.name, {})
         if left:
             self.known[host.name] = left
@@ -91,3 +100,15 @@ class Strays:
         """An instance of a host may not be used from now on."""
         kept = Quarantine(instance=chosen, reason=why[:NOTE], by=by, binding=binding, since=self.state.wall())
         return facts.InstanceQuarantined(host=host.name, quarantine=kept)
+
+
+def _bounded(chosen: Chosen) -> Chosen:
+    """An instance as a node names it, as it may be kept: no honest node's is cut by this."""
+    return Chosen(
+        id=chosen.id[:TEXT],
+        reporter=chosen.reporter[:TEXT],
+        generation=chosen.generation,
+        kind=chosen.kind[:TEXT],
+        parents=[parent[:TEXT] for parent in chosen.parents[:PARTS]],
+        consumes={name[:TEXT]: count for name, count in islice(chosen.consumes.items(), PARTS)},
+    )

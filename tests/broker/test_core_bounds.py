@@ -3,10 +3,12 @@
 import msgspec
 import pytest
 
+from tests.broker.nodes import Node, claimed, place
 from tests.broker.world import Agent, World
-from xce.broker.core import intake, links
+from xce.broker.core import intake, links, strays
 from xce.broker.server import answered
 from xce.model import message as m
+from xce.model.claim import Ask, BindingState, Chosen, Claim, PortsAsk
 from xce.model.fact import TypeAdmitted
 from xce.model.instance import Instance, Inventory
 from xce.model.resource import Kind, ResourceType
@@ -164,3 +166,43 @@ def test_one_connection_follows_so_many_streams_and_no_more() -> None:
     assert "more than 64 streams" in answers[64].message
     world.say(reader, m.Unwatch(id="w3"))
     assert isinstance(world.ask(reader, m.WatchRequest(id="w64", since=here)), m.WatchBegin)
+
+
+def test_what_a_node_claims_to_have_bound_fills_its_own_place_and_no_more() -> None:
+    world = World()
+    node = Node(world, "node1")
+    node.arrive()
+    huge = "x" * 100_000
+    for turn in range(3):
+        instances = [
+            Chosen(id=f"GPU-{turn}-{number}", reporter=huge, generation=1, kind=huge, parents=["y"] * 100)
+            for number in range(strays.INSTANCES)
+        ]
+        reports = {
+            f"b9{turn}{number}": m.BindingReport(
+                state=BindingState.READY, reason=huge, note=huge, instances=instances if number == 0 else []
+            )
+            for number in range(20)
+        }
+        world.broker.claims.news(node.world.peers["node1"], m.BindingNews(reports=reports), world.now)
+    world.turn()
+    ledger = world.broker.state.journal.ledger.claims
+    assert len(ledger.quarantine["node1"]) == strays.INSTANCES
+    assert world.broker.state.counts["refused.quarantine"] == 2 * strays.INSTANCES
+    assert size(world) < 4 << 20
+
+
+def test_what_a_node_says_of_its_own_binding_is_kept_within_bounds() -> None:
+    world = World()
+    node = Node(world, "node1")
+    node.arrive()
+    claim = claimed(world, Claim(id="c", ask=Ask(ports=[PortsAsk(name="http")])))
+    done = world.ask(world.peer("sched", "controller"), m.ClaimBind(id="b", places=[place(claim, "node1")]))
+    huge = "x" * 100_000
+    ports = {"http": list(range(100_000)), **{f"p{number}": [1] for number in range(1000)}}
+    node.to(
+        BindingState.READY, reason=huge, evidence=huge, note=huge, conditions=[huge, "degraded"], ports=ports
+    )
+    view = world.snapshot().bindings[done.made[0]]
+    assert view.conditions == ["degraded"]
+    assert len(codec.encode(view)) < 16_384
