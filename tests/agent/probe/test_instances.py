@@ -66,40 +66,6 @@ def test_every_recorded_machine_gives_instances_that_an_agent_would_take(name: s
     print(name, dict(Counter(f"{one.kind} {one.health}" for one in found.instances)))
 
 
-@pytest.mark.parametrize("name", recorded.TREES)
-def test_devices_of_a_recorded_machine_are_those_of_the_record(name: str) -> None:
-    """By kind and address; displays, switches and disks are no instances."""
-    devices = recorded.expected(name).get("devices", {})
-    for kind in ("gpu", "accelerator", "nic"):
-        here = [one.attributes.get("pci") for one in all_of(name).instances if one.kind == kind]
-        wanted = {device["pci"] for device in devices.get(kind, [])}
-        if recorded.expected(name).get("physical_gpus") and kind == "gpu":
-            wanted = {gpu["pci"] for gpu in recorded.expected(name)["physical_gpus"]}
-        assert sorted(map(str, here)) == sorted(wanted), kind
-    others = [one["pci"] for kind in ("display_only", "nvme", "nvswitch") for one in devices.get(kind, [])]
-    assert not {*others} & {one.attributes.get("pci") for one in all_of(name).instances}
-
-
-LIBRARIES = [name for name in recorded.ALL if name not in recorded.TREES]
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_what_can_be_allocated_is_what_the_record_says(name: str) -> None:
-    """Whole GPUs, or the slices of those in MIG mode, with their memory."""
-    wanted = recorded.expected(name)
-    offered = [one for one in all_of(name).instances if one.health is Health.AVAILABLE]
-    assert [(one.kind, one.id, one.parent, one.attributes["memory_mib"]) for one in offered] == [
-        (one["kind"], one["uuid"], one.get("parent", ""), one["memory_mib"]) for one in wanted["instances"]
-    ]
-    gpus = [one for one in all_of(name).instances if one.kind == "gpu"]
-    assert [
-        [one.attributes.get(key) for key in ("index", "pci", "minor")] + [one.id, one.attributes["product"]]
-        for one in gpus
-    ] == [gpu[:5] for gpu in wanted["gpus"]]
-    domains = {one.attributes["pci"]: one.attributes["fabric"] for one in gpus if "fabric" in one.attributes}
-    assert domains == {pci: domain for pci, domain in wanted["fabric_domain"].items() if domain}
-
-
 @pytest.mark.parametrize("name", [name for name in recorded.ALL if name.startswith("kfd-")])
 def test_partitions_belong_to_their_gpu_and_are_offered_in_its_place(name: str) -> None:
     wanted = recorded.expected(name)

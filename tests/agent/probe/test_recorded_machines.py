@@ -1,19 +1,20 @@
-"""Every recorded machine that has a tree: what is found there is what the record says, in full.
+"""All 29 recorded machines: what is found there is what the record says, in full, one test a machine.
 
-The expectations are told in the record's own words, so each test turns what was found into those words.
+The expectations are told in the record's own words, so what was found is turned into those words.
 """
 
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.hardware import recorded
-from xce.agent.probe import classify, peers
+from xce.agent.probe import classify, instances, machinefile, peers
 from xce.agent.probe.facts import KfdLink, KfdNode, Machine, Nvidia, NvidiaGpu, NvLink, Pci, Rdma
-from xce.agent.probe.topology import AdminTopology, Pair, Topology, topology
+from xce.agent.probe.topology import Pair, Topology, topology
+from xce.model.instance import Health, Instance
 
 KINDS = ("gpu", "accelerator", "nic", "nvme", "nvswitch", "display_only")
 COMPARED = {
@@ -32,33 +33,83 @@ COMPARED = {
     "hives",
     "gpu_memory_nodes",
     "switch_groups_by_admin_file",
+    "gpus",
+    "instances",
+    "fabric_domain",
 }
 ABOUT = {"machine", "tree", "source", "notes", "check", "gpus_by_vendor_library"}
-"""Words about the record, and the library's list of GPUs, which has tests of its own."""
+"""Words about the record; and what a vendor's tool said in passing, of which the addresses are compared."""
+
+_MIG = {"True": "Enabled", "False": "Disabled", "None": None}
+_OF_A_SLICE = {"gi": "gi", "ci": "ci", "sm": "multiprocessors"}
 
 
-@pytest.mark.parametrize("name", recorded.TREES)
-def test_what_is_found_is_what_the_record_says(name: str, tmp_path: Path) -> None:
-    record = recorded.expected(name)
+@pytest.mark.parametrize("name", recorded.ALL)
+def test_what_is_found_is_what_the_record_says(name: str) -> None:
+    record, folder = recorded.expected(name), recorded.MACHINES / name
     assert set(record) <= COMPARED | ABOUT, "the record says something that is not compared"
-    machine = told_by_library(recorded.machine(name, tmp_path), record)
-    place = topology(machine, admin_of(name))
+    machine = told_by_library(machinefile.load(folder), record)
+    place = topology(machine, machinefile.load_admin(folder))
     assert machine.faults == ()
     found = Words(machine, topology(machine), record).all()
     found["switch_groups_by_admin_file"] = [
         {"numa": group.numa, "members": list(group.members)} for group in place.admin_groups
     ]
-    print(f"{name}: {record['machine']}: {Counter(place.kind for place in place.places.values())}")
+    units = instances.found(machine, place).instances
+    print(f"{name}: {record['machine']}: {Counter(f'{one.kind} {one.health}' for one in units)}")
+    found |= words_of_a_library(units)
     for key in COMPARED & set(record):
         assert found[key] == sorted_like(key, record[key]), f"{name}: {key}"
+    if "devices" in record:
+        are_those_of_the_record(units, record)
 
 
-def test_every_recorded_machine_with_a_tree_is_compared() -> None:
+def test_no_recorded_machine_is_left_out() -> None:
     assert len(recorded.ALL) == 29
-    assert len(recorded.TREES) == 22
-    assert set(recorded.ALL) - set(recorded.TREES) == {
-        name for name in recorded.ALL if name.startswith("nv-")
+    bodies = {"devices", "instances", "kfd_gpu_nodes"}
+    assert all(bodies & set(recorded.expected(one)) for one in recorded.ALL)
+
+
+def words_of_a_library(units: Iterable[Instance]) -> dict[str, Any]:
+    """What is offered, the GPUs, and their domains, in the words of a record that a library gave."""
+    gpus = [one for one in units if one.kind == "gpu"]
+    offered = [one for one in units if one.health is Health.AVAILABLE]
+    return {
+        "gpus": [
+            [one.attributes.get(key) for key in ("index", "pci", "minor")]
+            + [one.id, one.attributes.get("product"), _MIG[str(one.attributes.get("mig"))]]
+            for one in gpus
+        ],
+        "instances": [
+            {"kind": one.kind, "uuid": one.id, "memory_mib": one.attributes.get("memory_mib")}
+            | (
+                {"sysfs": one.attributes.get("pci"), "minor": one.attributes.get("minor")}
+                if one.kind == "gpu"
+                else {
+                    "parent": one.parent,
+                    **{word: one.attributes.get(key) for word, key in _OF_A_SLICE.items()},
+                }
+            )
+            for one in offered
+        ],
+        "fabric_domain": {
+            pci: one.attributes.get("fabric") for one in gpus if (pci := one.attributes.get("pci"))
+        },
     }
+
+
+def are_those_of_the_record(units: Iterable[Instance], record: dict[str, Any]) -> None:
+    """By kind and address; displays, switches and disks are no instances."""
+    devices = record["devices"]
+    for kind in ("gpu", "accelerator", "nic"):
+        here = [str(one.attributes.get("pci")) for one in units if one.kind == kind]
+        named = record.get("physical_gpus") if kind == "gpu" else None
+        wanted = {device["pci"] for device in named or devices.get(kind, [])}
+        assert sorted(here) == sorted(wanted), kind
+    others = {one["pci"] for kind in ("display_only", "nvme", "nvswitch") for one in devices.get(kind, [])}
+    assert not others & {one.attributes.get("pci") for one in units}
+    tool = {one["pci"] for one in record.get("gpus_by_vendor_library", ())}
+    assert tool <= {one.attributes.get("pci") for one in units if one.kind == "gpu"}
 
 
 def sorted_like(key: str, value: Any) -> Any:
@@ -68,11 +119,6 @@ def sorted_like(key: str, value: Any) -> Any:
     if key == "gpu_links":
         return sorted(value)
     return value
-
-
-def admin_of(name: str) -> AdminTopology | None:
-    path = recorded.MACHINES / name / "admin-topology.json"
-    return msgspec.json.decode(path.read_bytes(), type=AdminTopology) if path.exists() else None
 
 
 def told_by_library(machine: Machine, record: dict[str, Any]) -> Machine:
