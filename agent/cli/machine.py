@@ -138,6 +138,6 @@ def _judged(machine: "Machine", admin: "AdminTopology | None", title: str) -> Se
         title=title,
         instances=list(found.instances),
         complete=found.complete,
-        trouble="; ".join([*why, *machine.faults[:4]]),
+        trouble="; ".join([*why, *machine.faults[:4], *found.faults[:4]]),
         notes=placed.conflicts,
     )

@@ -8,8 +8,6 @@ something differs. Ports are the configuration's, and told with or without a pro
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
 from xce.agent.discovery import expect, keep, ports
 from xce.agent.discovery.keep import Memory, Moment
 from xce.agent.discovery.prober import Prober
@@ -135,7 +133,7 @@ class Discovery:
         for one in self._unheard.keys() - set(line.pending):
             del self._unheard[one]
         if self._unheard:  # not asked yet, and for so long that what it said is not known any more
-            line = msgspec.structs.replace(line, pending=[], blind={**line.blind, **self._unheard})
+            line = keep.deafened(line, self._unheard)
         self._line = line
         self._apply(line)
         if self._was_woken and not line.pending:

@@ -73,6 +73,14 @@ def after(
     return _judged(memory, told, moment, complete=complete, suspect=suspect, rules=rules)
 
 
+def deafened(line: Line, blind: Mapping[str, str]) -> Line:
+    """A reading that waits for nobody any more: sources that do not answer say nothing, for these reasons."""
+    unread = {one.id: _unread(blind[source(one)]) for one in line.instances or () if source(one) in blind}
+    return msgspec.structs.replace(
+        line, pending=[], blind={**line.blind, **blind}, verdicts={**line.verdicts, **unread}
+    )
+
+
 def blinded(memory: Memory, blind: Mapping[str, str], moment: Moment) -> Memory:
     """What is known when sources have not been heard for too long, each with the reason."""
     told: dict[str, Told] = {

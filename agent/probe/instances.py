@@ -4,7 +4,7 @@ Pure. Every device is one instance, however many witnesses it has (PCI, the vend
 unknown is absent and never guessed. Displays and management chips are none. Parents come before their parts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -13,7 +13,10 @@ from xce.agent.probe.topology import Topology
 from xce.agent.probe.units import Unit
 from xce.agent.probe.verdict import Verdict
 from xce.model.instance import Instance
+from xce.reporters.frame import escape
 
+FAULT = 400
+"""Of what is told of a device that makes no sense, in characters."""
 NVIDIA_ID, AMD_ID = 0x10DE, 0x1002
 
 
@@ -33,21 +36,42 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """Instances whose parts could not be read."""
     blind: dict[str, str] = {}
     """Sources that said nothing although there is hardware of theirs, with the reason."""
+    faults: tuple[str, ...] = ()
+    """Devices of which no instance can be made, each with the reason: what is told of them makes no sense."""
 
 
 def found(machine: facts.Machine, topology: Topology, *, xids: xid.Table = xid.TABLE) -> Findings:
     """All instances of a machine. `xids`: what each XID asks for, where the site has its own opinion."""
-    units = list(_units(machine, topology, xids))
+    units, faults = _sound(_units(machine, topology, xids))
     partial = tuple(_id(gpu) for gpu in _library(machine).gpus if gpu.mig.error)
     blind = _blind(machine, units)
     return Findings(
         instances=tuple(unit.instance() for unit in units),
         laid_out=tuple(unit.laid_out() for unit in units),
         verdicts={unit.id: unit.verdict for unit in units if unit.kind not in ("mig", "gpu-partition")},
-        complete=not (partial or blind or machine.faults),
+        complete=not (partial or blind or machine.faults or faults),
         partial=partial,
         blind=blind,
+        faults=tuple(faults),
     )
+
+
+def _sound(units: Iterable[Unit]) -> tuple[list[Unit], list[str]]:
+    """Those that are instances by all rules; the others, with their parts, cost nobody else anything."""
+    sound: dict[str, Unit] = {}
+    faults, refused = [], set()
+    for unit in units:
+        try:
+            unit.laid_out()
+            problem = f"instance {unit.id}: its id occurs twice" if unit.id in sound else ""
+        except ValueError as error:
+            problem = str(error)
+        if problem or unit.parent in refused:
+            faults.append(problem or f"instance {unit.id}: it is a part of {unit.parent}")
+            refused.add(unit.id)
+        else:
+            sound[unit.id] = unit
+    return list(sound.values()), [escape(fault, FAULT) for fault in faults]
 
 
 def _units(machine: facts.Machine, topology: Topology, xids: xid.Table) -> Iterator[Unit]:

@@ -13,6 +13,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from xce.agent.probe import facts, rdmalink
 from xce.agent.probe.facts import Machine, Net, Rdma
+from xce.reporters.frame import escape
 
 LOWER = {"vlan", "macvlan", "ipvlan", "macvtap", "ipvtap"}
 """Kinds whose IFLA_LINK is the interface below; of a veth it is the peer."""
@@ -53,7 +54,7 @@ def _plain(message: Any) -> dict[str, Any]:
     """The parts of a RTM_NEWLINK message that are used."""
     info = message.get("linkinfo") or {}
     return {
-        "name": message.get("ifname"),
+        "name": escape(message.get("ifname") or ""),
         "index": message["index"],
         "type": message["ifi_type"],
         "kind": info.get("kind") if hasattr(info, "get") else None,

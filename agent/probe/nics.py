@@ -5,6 +5,7 @@ the NIC and its number. A NIC is offered if one of its ports is. That a port is 
 belongs to a bond, or is a virtual function's, is not.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
 import msgspec
@@ -18,6 +19,9 @@ from xce.model.value import Value
 
 UP = frozenset({"ACTIVE", "up", "unknown"})
 """`unknown` of an interface: its driver does not tell, and traffic flows."""
+VIRTUAL = 1024
+"""Virtual functions that are listed, of those whose physical function is here too: none of them is ever
+offered, and thousands would leave no room in an inventory for what is."""
 
 
 class _Names(msgspec.Struct, frozen=True):
@@ -31,14 +35,21 @@ def found(machine: facts.Machine, kinds: dict[str, str], topology: Topology) -> 
     """Every NIC with its ports; RDMA devices elsewhere; bonds."""
     on_pci = {pci.address: pci for pci in machine.pci}
     names = _Names({one.name: one for one in machine.rdma}, {net.name: net for net in machine.net})
-    for nic in classify.nics(machine, kinds):
-        yield from _nic(nic, on_pci.get(nic.pci), names, topology)
+    nics = classify.nics(machine, kinds)
+    left_out = [nic for nic in nics if nic.physfn in on_pci][VIRTUAL:]
+    passed_over, more = {nic.pci for nic in left_out}, Counter(nic.physfn for nic in left_out)
+    for nic in nics:
+        if nic.pci not in passed_over:
+            note = f"{more[nic.pci]} more virtual functions are not listed" if nic.pci in more else ""
+            yield from _nic(nic, on_pci.get(nic.pci), names, topology, note)
     for net in machine.net:
         if net.info == "bond":
             yield _bond(net, machine)
 
 
-def _nic(nic: classify.Nic, pci: facts.Pci | None, names: _Names, topology: Topology) -> Iterator[Unit]:
+def _nic(
+    nic: classify.Nic, pci: facts.Pci | None, names: _Names, topology: Topology, note: str
+) -> Iterator[Unit]:
     identifier = f"pci:{nic.pci}" if nic.pci else f"rdma:{nic.rdma[0]}"
     device = names.rdma[nic.rdma[0]] if nic.rdma else None
     ports = [
@@ -64,6 +75,7 @@ def _nic(nic: classify.Nic, pci: facts.Pci | None, names: _Names, topology: Topo
         },
         verdict=verdict,
         layout=layout,
+        notes=(note,) if note else (),
         capacity={"port": len(ports)} if ports else {},
     )
     yield from ports

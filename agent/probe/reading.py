@@ -148,7 +148,7 @@ class Reader:
             blind=blind,
             pending=[NVIDIA] if pending else [],
             partial=list(found.partial),
-            holes=list(machine.faults[:HOLES]),
+            holes=[*machine.faults, *found.faults][:HOLES],
             present=sorted(
                 {*machine.nvidia_proc, *(one.address for one in machine.pci if one.vendor is not None)}
             ),

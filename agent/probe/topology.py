@@ -141,13 +141,15 @@ def topology(machine: Machine, admin: AdminTopology | None = None) -> Topology:
     nics = [place for place in places.values() if place.kind == classify.NIC]
     pairs = {gpu.pci: [_pair(gpu, nic, {}) for nic in nics] for gpu in gpus}
     _add_rails(places, machine, pairs, admin, conflicts)
+    virtual = {pci.address for pci in machine.pci if pci.physfn in places}
+    near = {gpu: [pair for pair in of_gpu if pair.b not in virtual] for gpu, of_gpu in pairs.items()}
     return Topology(
         places=places,
         gpu_nic=tuple(pair for of_gpu in pairs.values() for pair in of_gpu),
         gpu_gpu=tuple(_pair(a, b, joined) for at, a in enumerate(gpus) for b in gpus[at + 1 :]),
         switch_groups=_switch_groups([*gpus, *nics]),
         admin_groups=groups,
-        nearest={gpu: _nearest(of_gpu) for gpu, of_gpu in pairs.items() if of_gpu},
+        nearest={gpu: _nearest(of_gpu) for gpu, of_gpu in near.items() if of_gpu},
         links=links,
         domains=domains,
         physical=peers.physical(machine),

@@ -12,9 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from xce.agent.probe import facts
+from xce.model.value import LARGEST_INTEGER
+from xce.reporters.frame import escape
 
 FAULTS = 64
 """As many are told one by one; the rest is a number."""
+_FAULT = 400
+"""Of one, in characters."""
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _BYTES = 1 << 16
 _ABSENT = {
@@ -72,7 +76,7 @@ class Tree:
     def fault(self, path: str, problem: str) -> None:
         """Note one thing in words."""
         if len(self._faults) < FAULTS:
-            self._faults.append(f"{path}: {problem}")
+            self._faults.append(escape(f"{path}: {problem}", _FAULT))
         else:
             self._more += 1
 
@@ -127,7 +131,7 @@ class Folder:
     def text(self, name: str) -> str | None:
         """A file's line without its end; None if it is empty or not there."""
         raw = self.raw(name)
-        return None if raw is None else raw.strip(" \t\r\n\0") or None
+        return None if raw is None else escape(raw.strip(" \t\r\n\0"), _BYTES) or None
 
     def number(self, name: str, base: int = 10) -> int | None:
         """A file's number; None if it is unknown."""
@@ -138,6 +142,8 @@ class Folder:
         """A number, or a fault. Negative is the kernel's way to say unknown."""
         try:
             number = int(text, base)
+            if base == 10 and number > LARGEST_INTEGER:  # a mask of CPUs has any length
+                raise ValueError
         except ValueError:
             self.tree.fault(f"{self.path}/{name}", f"not a number: {text[:40]!r}")
             return None
@@ -153,7 +159,7 @@ class Folder:
 
     def target(self, name: str) -> str:
         """The last part of where a link points to, '' if it is none: the name of a driver, of a bond."""
-        return (self.link(name) or "").rstrip("/").rpartition("/")[2]
+        return escape((self.link(name) or "").rstrip("/").rpartition("/")[2])
 
     def names(self, name: str = "") -> list[str]:
         """What is in the folder, or one below it: by length, then by name (`card2` before `card10`)."""
@@ -161,13 +167,19 @@ class Folder:
         if fd is None:
             return []
         try:
-            return sorted(os.listdir(fd), key=_in_order)
+            return sorted(filter(self._readable, os.listdir(fd)), key=_in_order)
         except OSError as error:
             self.tree.failed(f"{self.path}/{name}", error)
             return []
         finally:
             if fd != self.fd:
                 os.close(fd)
+
+    def _readable(self, name: str) -> bool:
+        """Whether a name can stand in an id and on a screen: the kernel lets an interface have any."""
+        if not name.isprintable():
+            self.tree.fault(f"{self.path}/{name}", "passed over: its name cannot be shown")
+        return name.isprintable()
 
     def pairs(self, name: str, separator: str | None = None) -> dict[str, str]:
         """A file of `key value` lines: uevent (`=`), KFD properties (blank)."""

@@ -132,6 +132,23 @@ def test_a_library_that_has_not_been_asked_yet_changes_nothing(kept: Kept) -> No
     assert kept.memory == before
 
 
+def test_a_gpu_met_while_the_library_hangs_has_its_silence_for_a_reason() -> None:
+    """It was said that the library was not asked, which sends an admin the wrong way."""
+    never = Verdict(
+        faults=(Fault(cause="unread", reason="the library was not asked", health=Health.UNKNOWN),)
+    )
+    line = Line(
+        instances=[gpu("pci:" + A_AT, A_AT), nic()],
+        complete=False,
+        pending=[NVIDIA],
+        verdicts={"pci:" + A_AT: never},
+    )
+    memory = keep.after(Memory(), keep.deafened(line, {NVIDIA: "not read for 60 s"}), Moment(1, "", "boot"))
+    assert memory.instances["pci:" + A_AT].reason == "not read for 60 s"
+    assert memory.instances[NIC].health is Health.AVAILABLE
+    assert not memory.complete
+
+
 def test_what_was_lost_stays_lost_while_nobody_can_look(kept: Kept) -> None:
     kept.read(gpu(A, A_AT), nic())
     kept.read(nic(), present=[], blind={NVIDIA: "no driver"})

@@ -98,6 +98,55 @@ def test_a_device_known_to_two_witnesses_is_one_instance() -> None:
     assert (one.attributes["numa"], one.attributes["minor"], one.attributes["index"]) == (1, 5, 3)
 
 
+def test_a_device_that_makes_no_sense_costs_no_other() -> None:
+    """A number or a name beyond all bounds ended the whole reading, and every device was unknown."""
+    odd = msgspec.structs.replace(GPU, address="0000:83:00.0", numa=1 << 63)
+    gpus = [NvidiaGpu(index=n, uuid=f"GPU-{n}", pci=pci.address) for n, pci in enumerate((GPU, odd))]
+    slices = Mig(current=True, slices=(MigSlice(uuid="MIG-1", gi=1, ci=0),))
+    gpus[1] = msgspec.structs.replace(gpus[1], mig=slices)
+    bond = Net(name="bond\x1b[2J", info="bond", operstate="up")
+    found = findings(Machine(pci=(GPU, odd), net=(bond,), nvidia=library(*gpus)))
+    assert [one.id for one in found.instances] == ["GPU-0"]
+    assert found.verdicts.keys() == {"GPU-0"}
+    assert not found.complete
+    assert [fault.split(":")[0] for fault in found.faults] == [
+        "instance GPU-1",
+        "instance MIG-1",
+        r"instance id 'net",
+    ]
+    assert all(fault.isprintable() for fault in found.faults)
+
+
+def test_two_devices_of_one_id_are_not_both_offered() -> None:
+    other = msgspec.structs.replace(GPU, address="0000:83:00.0")
+    gpus = [NvidiaGpu(index=n, uuid="GPU-a", pci=pci.address) for n, pci in enumerate((GPU, other))]
+    found = findings(Machine(pci=(GPU, other), nvidia=library(*gpus)))
+    assert [one.attributes["pci"] for one in found.instances] == [GPU.address]
+    assert found.faults == ("instance GPU-a: its id occurs twice",)
+
+
+def test_thousands_of_virtual_functions_leave_room_for_what_is_offered() -> None:
+    """With 2,000 of them the reading was larger than a line may be, and nothing was known of the GPUs."""
+    physical = Pci(address="0000:81:00.0", klass=0x020000, driver="mlx5_core", sriov_now=2000)
+    virtual = [
+        Pci(
+            address=f"0000:{0x90 + n // 256:02x}:{n % 256 // 8:02x}.{n % 8}",
+            klass=0x020000,
+            driver="mlx5_core",
+            physfn=physical.address,
+        )
+        for n in range(2000)
+    ]
+    nets = [
+        Net(name=f"eth{n}", pci=pci.address, operstate="up") for n, pci in enumerate((physical, *virtual))
+    ]
+    found = findings(Machine(pci=(GPU, physical, *virtual), net=tuple(nets)))
+    kinds = Counter(one.kind for one in found.instances)
+    assert kinds == {"gpu": 1, "nic": 1025, "nic-port": 1025}
+    assert by_id(found)["pci:0000:81:00.0"].notes == ["976 more virtual functions are not listed"]
+    assert found.instances[0].attributes["nearest_nics"] == ["pci:0000:81:00.0"], "no VF is offered"
+
+
 def test_a_gpu_that_the_library_does_not_list_stays_lost_under_its_address() -> None:
     other = NvidiaGpu(index=0, uuid="GPU-b", pci="0000:0f:00.0")
     found = findings(Machine(pci=(GPU,), nvidia=library(other)))

@@ -280,3 +280,18 @@ def test_a_refusal_is_a_fault_but_for_what_only_users_of_the_device_may_read(tmp
         os.close(top)
     assert machine.faults == ("sys/devices/system/node/node0/cpulist: Permission denied",)
     assert (machine.kfd[0].gpu_id, machine.kfd[0].pci) == (None, "0000:05:00.0")
+
+
+def test_a_name_that_cannot_be_shown_is_a_fault_and_hides_nothing_else(tmp_path: Path) -> None:
+    """The kernel lets an interface be called anything but blanks, slashes and colons."""
+    nets = os.fsencode(tmp_path / "sys/class/net")
+    for name in (b"eth0", b"\xff\xfe", b"\x1b[2J", b"a\nb"):
+        os.makedirs(nets + b"/" + name)
+    Path(os.fsdecode(nets), "eth0", "mtu").write_text("99999999999999999999")
+    Path(os.fsdecode(nets), "eth0", "address").write_text("02:00:\x1b[31m")
+    Path(os.fsdecode(nets), "eth0", "master").symlink_to(os.fsdecode(b"../\xff"))
+    machine = sysfs.read(tmp_path)
+    (net,) = machine.net
+    assert (net.name, net.mtu, net.mac, net.master) == ("eth0", None, r"02:00:\x1b[31m", r"\udcff")
+    assert len(machine.faults) == 4
+    assert all(fault.isprintable() for fault in machine.faults)
