@@ -76,11 +76,13 @@ def all_checks(path: Path) -> Iterator[tuple[str, Check]]:
 
 
 def owner(settings: BrokerFile) -> int:
-    """The user that the broker runs as: whose its state is."""
-    try:
-        return os.stat(settings.state_directory).st_uid
-    except OSError:
-        return os.geteuid()
+    """The user that the broker runs as: whose its state is, before the first start its key."""
+    for path in (settings.state_directory, settings.key):
+        try:
+            return os.stat(path).st_uid
+        except OSError:
+            continue
+    return os.geteuid()
 
 
 def settings_of(path: Path) -> BrokerFile:
@@ -219,6 +221,9 @@ def _reading(base: Path) -> sqlite3.Connection:
 
 def _disk(settings: BrokerFile) -> Findings:
     path = settings.state_directory
+    if not os.path.exists(path) and any(os.path.exists(unit) for unit in UNIT_FILES):
+        yield Finding("ok", f"{path} is not there yet: the unit makes it")
+        return
     try:
         free = os.statvfs(path)
     except OSError as error:
