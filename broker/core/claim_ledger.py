@@ -48,6 +48,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     """Host to its live bindings."""
     of_gang: dict[str, dict[str, None]] = {}
     """Gang to its bindings, as long as one of them is known."""
+    states_of: dict[str, dict[str, int]] = {}
+    """Claim or gang to how many of its known bindings are in each state."""
     taken: dict[str, dict[str, str]] = {}
     """Host to instance to the live binding that has it."""
 
@@ -62,6 +64,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             ended_of=_copied(self.ended_of),
             of_host=_copied(self.of_host),
             of_gang=_copied(self.of_gang),
+            states_of=_copied(self.states_of),
             taken=_copied(self.taken),
         )
 
@@ -86,8 +89,22 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     def state(self, claim: str) -> BindingState:
         """A claim's state."""
         record = self.claims[claim]
-        states = (one.state for one in self.all_of(claim))
+        states = map(BindingState, self.states_of.get(f"claim:{claim}", ()))
         return claim_state(record.claim.form, record.provided, states)
+
+    def count(self, gang: str, *states: BindingState) -> int:
+        """How many bindings of a gang are in one of these states."""
+        counts = self.states_of.get(f"gang:{gang}", {})
+        return sum(counts.get(state.value, 0) for state in states)
+
+    def _counted(self, binding: Binding, change: int) -> None:
+        """One binding more or less in its state."""
+        keys = [f"claim:{binding.claim}", *([f"gang:{binding.gang}"] if binding.gang else [])]
+        for key in keys:
+            counts = self.states_of.setdefault(key, {})
+            counts[binding.state.value] = counts.get(binding.state.value, 0) + change
+            if not counts[binding.state.value]:
+                _remove(self.states_of, key, binding.state.value)
 
     def held(self, host: str) -> list[tuple[Chosen, str]]:
         """What may not be chosen on a host, each with why: instances of live bindings, and quarantined."""
@@ -141,6 +158,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     def _made(self, binding: Binding) -> None:
         self._forget(binding.id)
         self.bindings[binding.id] = binding
+        self._counted(binding, 1)
         self.of_claim.setdefault(binding.claim, {})[binding.id] = None
         if binding.gang:
             self.of_gang.setdefault(binding.gang, {})[binding.id] = None
@@ -162,6 +180,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             ports=change.ports,
             revision=revision,
         )
+        self._counted(before, -1)
+        self._counted(after, 1)
         if change.forced:
             self.given_up.setdefault(before.host, {})[before.id] = None
         if change.state in ENDED:
@@ -187,6 +207,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         binding = self.bindings.pop(binding_id, None)
         if binding is None:
             return
+        self._counted(binding, -1)
         self._free(binding)
         _remove(self.of_claim, binding.claim, binding_id)
         _remove(self.ended_of, binding.claim, binding_id)

@@ -4,7 +4,7 @@ The broker chooses nothing: hosts and instances come with the order, and are che
 known now, with everything that is on its way to the disk.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -124,28 +124,36 @@ def _bind(order: m.ClaimBind, _caller: Caller, now: Situation) -> list[facts.Cha
     first = now.ledger.revision + 1
     name = f"g{first}" if len(order.places) > 1 else ""
     made: list[Binding] = []
+    beside: dict[str, dict[tuple[str, str], Binding]] = {}
+    held: dict[str, list[tuple[Chosen, str]]] = {}
     for number, place in enumerate(order.places):
         record = _record(now, place.claim, "bind")
-        live = [*now.ledger.claims.live(place.claim), *(one for one in made if one.claim == place.claim)]
-        _may_bind(record, place, live)
-        made.append(
-            Binding(
-                id=f"b{first + number}",
-                claim=place.claim,
-                host=place.host,
-                consumer=place.consumer,
-                instances=_choose(record, place, made, now),
-                read_only=place.read_only or record.claim.access is AccessMode.ROX,
-                gang=name,
-                ready_within_s=order.ready_within_s,
-                op_id=order.id,
-                epoch=now.epoch,
-            )
+        if place.claim not in beside:
+            beside[place.claim] = {_where(one): one for one in now.ledger.claims.live(place.claim)}
+        _may_bind(record, place, beside[place.claim])
+        binding = Binding(
+            id=f"b{first + number}",
+            claim=place.claim,
+            host=place.host,
+            consumer=place.consumer,
+            instances=_choose(record, place, held, now),
+            read_only=place.read_only or record.claim.access is AccessMode.ROX,
+            gang=name,
+            ready_within_s=order.ready_within_s,
+            op_id=order.id,
+            epoch=now.epoch,
         )
+        made.append(binding)
+        beside[place.claim][_where(binding)] = binding
+        held[place.host] += [(chosen, "it is picked twice") for chosen in binding.instances]
     return [facts.BindingMade(binding=binding) for binding in made]
 
 
-def _may_bind(record: ClaimRecord, place: m.Place, live: Sequence[Binding]) -> None:
+def _where(binding: Binding) -> tuple[str, str]:
+    return binding.host, binding.consumer.name
+
+
+def _may_bind(record: ClaimRecord, place: m.Place, live: Mapping[tuple[str, str], Binding]) -> None:
     """A claim may be bound there, beside the bindings that it has; raises `Refusal`."""
     what = f"bind claim {place.claim} on {place.host}"
     if problem := consumer_problem(place.consumer):
@@ -155,30 +163,30 @@ def _may_bind(record: ClaimRecord, place: m.Place, live: Sequence[Binding]) -> N
     if record.provided is not BindingState.READY:
         words = f"its provider {record.claim.provider} says {record.provided.value}"
         raise Refusal("conflict", f"cannot {what}: {words}", "wait for the claim to be ready")
-    for one in live:
-        if (one.host, one.consumer.name) == (place.host, place.consumer.name):
-            raise Refusal("conflict", f"cannot {what}: {one.consumer.name} has it already, binding {one.id}")
+    if (one := live.get((place.host, place.consumer.name))) is not None:
+        raise Refusal("conflict", f"cannot {what}: {one.consumer.name} has it already, binding {one.id}")
     if record.claim.access is AccessMode.RWOP and live:
-        words = f"one consumer may have it, and {live[0].consumer.name} on {live[0].host} does ({live[0].id})"
+        one = next(iter(live.values()))
+        words = f"one consumer may have it, and {one.consumer.name} on {one.host} does ({one.id})"
         raise Refusal("conflict", f"cannot {what}: {words}")
-    if record.claim.access is AccessMode.RWO:
-        for one in live:
-            if one.host != place.host:
-                words = f"one host may have it, and {one.host} does ({one.id}, {one.state.value})"
-                raise Refusal("conflict", f"cannot {what}: {words}")
+    if record.claim.access is AccessMode.RWO and live:
+        one = next(iter(live.values()))  # all of them are on one host
+        if one.host != place.host:
+            words = f"one host may have it, and {one.host} does ({one.id}, {one.state.value})"
+            raise Refusal("conflict", f"cannot {what}: {words}")
 
 
-def _choose(record: ClaimRecord, place: m.Place, made: Sequence[Binding], now: Situation) -> list[Chosen]:
+def _choose(
+    record: ClaimRecord, place: m.Place, held: dict[str, list[tuple[Chosen, str]]], now: Situation
+) -> list[Chosen]:
     host: Host | None = now.hosts.get(place.host)
     if problem := choice.host_problem(host, place.host, settled=now.settled(place.host)):
         code = "not-found" if host is None else "conflict"
         raise Refusal(code, f"cannot bind claim {place.claim}: {problem}", "choose another host")
     assert host is not None, "internal error: a host without a problem that is not there"
-    held = now.ledger.claims.held(place.host)
-    held += [
-        (chosen, "it is picked twice") for one in made if one.host == place.host for chosen in one.instances
-    ]
-    return choice.choose(host, place.instances, record.claim.ask, held, now.inventory)
+    if place.host not in held:
+        held[place.host] = now.ledger.claims.held(place.host)
+    return choice.choose(host, place.instances, record.claim.ask, held[place.host], now.inventory)
 
 
 def _release(order: m.ClaimRelease, _caller: Caller, now: Situation) -> list[facts.Change]:

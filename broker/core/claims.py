@@ -52,8 +52,8 @@ class Claims:
         self.state = state
         self.views = ClaimViews(state.journal.ledger, state.supply)
         self.strays = Strays(state)
-        self._verified: dict[str, m.BindingReport] = {}
-        """Bindings of gangs that are ready on their nodes."""
+        self._verified: dict[str, dict[str, m.BindingReport]] = {}
+        """Gang to its bindings that are ready on their nodes, and not yet as a gang."""
         self._owed: dict[str, float] = {}
         """Bindings whose node has not taken the last order, and when it is given again."""
         self._standing: dict[str, set[str]] = {}
@@ -122,15 +122,16 @@ class Claims:
         """A binding is durably in another state: its followers and its node are told."""
         binding = self.state.journal.ledger.claims.bindings.get(binding_id)
         if binding is None:  # it has ended, and its claim with it
-            for kept in (self._owed, self._late, self._verified):
+            for kept in (self._owed, self._late):
                 kept.pop(binding_id, None)
             if (view := self.views.bindings.get(binding_id)) is not None:
                 self._standing.setdefault(view.binding.host, set()).add(binding_id)
+                self._unverified(view.binding)
             return
         self.views.touch(binding.claim, [binding_id])
         if binding.state not in _UNREADY:
             self._late.pop(binding_id, None)
-            self._verified.pop(binding_id, None)
+            self._unverified(binding)
         if binding.state in ENDED:
             self.views.touch_forgotten(binding.claim)
             self._owed.pop(binding_id, None)
@@ -205,7 +206,7 @@ class Claims:
         if unheard(host):
             self.views.settle(host.name, settled=False)
             for binding in self.state.journal.ledger.claims.on(host.name):
-                self._verified.pop(binding.id, None)
+                self._unverified(binding)
 
     def news(self, peer: Peer, news: m.BindingNews, now: float) -> None:
         """What a node says of its bindings. What cannot be recorded now, it says again."""
@@ -257,23 +258,29 @@ class Claims:
             self._owed.pop(binding.id, None)
         following = after_report(binding.state, report.state)
         if binding.gang and binding.state in _UNREADY and following is BindingState.READY:
-            self._verified[binding.id] = msgspec.structs.replace(
+            self._verified.setdefault(binding.gang, {})[binding.id] = msgspec.structs.replace(
                 report,
                 reason=report.reason[:NOTE],
                 evidence=report.evidence[:TEXT],
                 ports=self._ports(binding, report),
             )
-            ready = gang.ready(draft, binding, self._verified)
+            ready = gang.ready(draft, binding, self._verified[binding.gang])
             if ready or binding.state is BindingState.PREPARING:
                 return list(ready)
             following = BindingState.PREPARING
         else:
-            self._verified.pop(binding.id, None)
+            self._unverified(binding)
         dirty = self._dirty(binding, report, host)
         if following is binding.state:
             return dirty
         clean = self._clean(binding, report, host) if following in ENDED else []
         return [*self._step(binding, following, report), *dirty, *clean]
+
+    def _unverified(self, binding: Binding) -> None:
+        """What its node verified of a binding does not hold, or does not matter, any more."""
+        verified = self._verified.get(binding.gang)
+        if verified is not None and verified.pop(binding.id, None) is not None and not verified:
+            del self._verified[binding.gang]
 
     def _step(self, binding: Binding, following: BindingState, report: m.BindingReport) -> list[facts.Change]:
         """A binding's next state, and what follows for its gang and its claim."""

@@ -13,25 +13,28 @@ from xce.model.claim import ENDED, Binding, BindingState
 from xce.model.message import BindingReport
 
 _UNREADY = frozenset({BindingState.PENDING, BindingState.PREPARING})
+_OVER = ENDED | {BindingState.RELEASING}
 
 
 def stands(ledger: ClaimLedger, gang: str) -> bool:
     """Whether a gang has become ready, and a binding of it still is."""
-    return any(one.state is BindingState.READY for one in ledger.members(gang))
+    return ledger.count(gang, BindingState.READY) > 0
 
 
 def ready(
     ledger: ClaimLedger, binding: Binding, verified: Mapping[str, BindingReport]
 ) -> list[facts.GangReady]:
-    """The one fact that makes a gang ready, once each binding of it that is not ready yet is verified."""
-    members = ledger.members(binding.gang)
-    waiting = [one for one in members if one.state in _UNREADY]
-    broken = any(one.state not in _UNREADY and one.state is not BindingState.READY for one in members)
-    if broken and not stands(ledger, binding.gang):
+    """The one fact that makes a gang ready, once each binding of it that is not ready yet is verified.
+
+    `verified` are bindings of this gang alone, all of them not ready yet.
+    """
+    if not stands(ledger, binding.gang) and (
+        ledger.count(binding.gang, *_OVER) or len(verified) < ledger.count(binding.gang, *_UNREADY)
+    ):
         return []
-    if stands(ledger, binding.gang):
-        waiting = [one for one in waiting if one.id in verified]
-    if not waiting or any(one.id not in verified for one in waiting):
+    members = ledger.members(binding.gang)
+    waiting = [one for one in members if one.state in _UNREADY and one.id in verified]
+    if not waiting:
         return []
     return [facts.GangReady(gang=binding.gang, members=[ready_one(one, verified[one.id]) for one in waiting])]
 
