@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,70 +31,90 @@ class Holder(NamedTuple):
         return f"pid {self.pid} ({self.name}): {self.how}"
 
 
-def devices_of(pids: Collection[int], *, proc_root: str = "/proc") -> list[tuple[Holder, int]]:
+def devices_of(pids: Iterable[int], *, proc_root: str = "/proc") -> list[tuple[Holder, int]]:
     """Every descriptor of a character device that these processes have open, with its number."""
-    safe: dict[str, set[int]] = {}
-    found = []
-    for process in filter(None, (proc.process(pid, proc_root) for pid in pids)):
-        for fd in _descriptors(process.pid, proc_root):
-            rdev = _device(process.pid, fd, stat.S_IFCHR, safe, proc_root)
-            if rdev >= 0:
-                how = f"fd {fd} on {os.major(rdev)}:{os.minor(rdev)}"
-                found.append((Holder(process.pid, process.name, process.started, how), rdev))
-    return found
+    look = _Devices(stat.S_IFCHR, proc_root)
+    return [
+        (holder, rdev)
+        for pid in pids
+        for fd, rdev in look.of(pid)
+        for holder in _on(pid, fd, rdev, proc_root)
+    ]
 
 
 def of_device(
     devices: Collection[int], *, kind: int = stat.S_IFCHR, proc_root: str = "/proc"
 ) -> list[Holder]:
     """Processes with an open descriptor of a device whose number (`os.makedev`) is in `devices`."""
-    safe: dict[str, set[int]] = {}
+    look = _Devices(kind, proc_root)
     found = []
-    for process in proc.processes(proc_root):
-        for fd in _descriptors(process.pid, proc_root):
-            rdev = _device(process.pid, fd, kind, safe, proc_root)
-            if rdev in devices:
-                how = f"fd {fd} on {os.major(rdev)}:{os.minor(rdev)}"
-                found.append(Holder(process.pid, process.name, process.started, how))
-                break
+    for name in os.listdir(proc_root):
+        if name.isdecimal():
+            first = next(((fd, rdev) for fd, rdev in look.of(int(name)) if rdev in devices), None)
+            if first is not None:
+                found += _on(int(name), *first, proc_root)
     return found
 
 
-def _device(pid: int, fd: str, kind: int, safe: dict[str, set[int]], proc_root: str) -> int:
-    """The device number of a descriptor; -1 if it is none, or lies where asking could hang."""
-    path = f"{proc_root}/{pid}/fd/{fd}"
-    try:
-        if not os.readlink(path).startswith("/") or _mount_of(pid, fd, proc_root) not in _safe_mounts(
-            pid, safe, proc_root
-        ):
-            return -1
-        found = os.stat(path)
-    except OSError:
-        return -1
-    return found.st_rdev if stat.S_IFMT(found.st_mode) == kind else -1
+def _on(pid: int, fd: str, rdev: int, proc_root: str) -> list[Holder]:
+    """The holder, unless it is gone."""
+    process = proc.process(pid, proc_root)
+    how = f"fd {fd} on {os.major(rdev)}:{os.minor(rdev)}"
+    return [Holder(pid, process.name, process.started, how)] if process else []
 
 
-def _safe_mounts(pid: int, safe: dict[str, set[int]], proc_root: str) -> set[int]:
-    """Ids of the mounts in the namespace of `pid` whose file system answers without asking anybody."""
-    namespace = _namespace(pid, proc_root)
-    if namespace not in safe:
-        mounts = mountinfo.read(proc_root, pid)
-        safe[namespace] = {mount.id for mount in mounts if not mountinfo.can_hang(mount.kind)}
-    return safe[namespace]
+class _Devices:
+    """Device numbers of open descriptors. Written for speed: a busy host has ten thousands of descriptors."""
+
+    def __init__(self, kind: int, proc_root: str) -> None:
+        self._kind, self._root = kind, proc_root
+        self._safe: dict[str, set[int]] = {}
+
+    def of(self, pid: int) -> Iterator[tuple[str, int]]:
+        """Descriptors of devices that a process has open; not those that lie where asking could hang."""
+        safe: set[int] | None = None
+        for fd in _descriptors(pid, self._root):
+            path = f"{self._root}/{pid}/fd/{fd}"
+            try:
+                if not os.readlink(path).startswith("/"):
+                    continue  # a pipe, a socket, ...
+                if safe is None:
+                    safe = self._safe_mounts(pid)
+                if _mount_of(pid, fd, self._root) not in safe:
+                    continue
+                found = os.stat(path)
+            except OSError:
+                continue
+            if stat.S_IFMT(found.st_mode) == self._kind:
+                yield fd, found.st_rdev
+
+    def _safe_mounts(self, pid: int) -> set[int]:
+        """Ids of the mounts in its namespace whose file system answers without asking anybody."""
+        namespace = _namespace(pid, self._root)
+        if namespace not in self._safe:
+            mounts = mountinfo.read(self._root, pid)
+            self._safe[namespace] = {mount.id for mount in mounts if not mountinfo.can_hang(mount.kind)}
+        return self._safe[namespace]
 
 
 def _mount_of(pid: int, fd: str, proc_root: str) -> int:
-    match = _MOUNT_ID.search(Path(proc_root, str(pid), "fdinfo", fd).read_bytes())
+    info = os.open(f"{proc_root}/{pid}/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        match = _MOUNT_ID.search(os.read(info, 4096))
+    finally:
+        os.close(info)
     return int(match.group(1)) if match else -1
 
 
 def of_mount(mount: int, point: str, *, proc_root: str = "/proc") -> list[Holder]:
     """Processes of our mount namespace that keep the mount with that id, at `point`, busy."""
-    return [
-        Holder(process.pid, process.name, process.started, how)
-        for process in proc.processes(proc_root)
-        if (how := _uses(process.pid, mount, point, proc_root))
-    ]
+    found = []
+    for name in os.listdir(proc_root):
+        how = _uses(int(name), mount, point, proc_root) if name.isdecimal() else ""
+        process = proc.process(int(name), proc_root) if how else None
+        if process is not None:
+            found.append(Holder(process.pid, process.name, process.started, how))
+    return found
 
 
 def _uses(pid: int, mount: int, point: str, proc_root: str) -> str:
@@ -116,16 +136,16 @@ def _uses(pid: int, mount: int, point: str, proc_root: str) -> str:
 
 def of_copies(point: str, device: str, *, proc_root: str = "/proc") -> list[Holder]:
     """One process of each other mount namespace that has a mount of `device` at a path ending in `point`."""
-    own = _namespace("self", proc_root)
-    seen, found = {own, ""}, []
-    for process in proc.processes(proc_root):
-        namespace = _namespace(process.pid, proc_root)
+    seen, found = {_namespace("self", proc_root), ""}, []
+    for name in os.listdir(proc_root):
+        namespace = _namespace(name, proc_root) if name.isdecimal() else ""
         if namespace in seen:
             continue
         seen.add(namespace)
         with contextlib.suppress(OSError):
-            mounts = mountinfo.read(proc_root, process.pid)
-            if any(mount.device == device and mount.point.endswith(point) for mount in mounts):
+            mounts = mountinfo.read(proc_root, name)
+            process = proc.process(int(name), proc_root)
+            if process and any(mount.device == device and mount.point.endswith(point) for mount in mounts):
                 how = f"mount namespace {namespace}"
                 found.append(Holder(process.pid, process.name, process.started, how))
     return found

@@ -116,6 +116,9 @@ class Profile(_Section, frozen=True, kw_only=True):
     """Devices that every consumer may use, as the kernel's devices controller writes them: `c 1:3 rwm`."""
     device_paths: list[str] = []
     """Shell-style patterns of device files that reporters may name in an instance's `device_files`."""
+    device_extras: list[str] = []
+    """Device files that consumers with instances get besides, where they are there: patterns such as
+    `/dev/gdrdrv`, `/dev/nvidia-fs*` or `/dev/nvidia-caps-imex-channels/channel0`."""
     daemons: list[str] = msgspec.field(default_factory=lambda: list(DAEMONS))
     """Processes that may keep devices open all the time: names of at most 15 characters, as in `ps`."""
     volumes: dict[str, Volume] = {}
@@ -236,6 +239,15 @@ def _profile_problems(profile: Profile) -> Iterator[tuple[str, str]]:
     for rule in profile.devices:
         if not _RULE.fullmatch(rule):
             yield "devices", f"{rule!r} is no device rule such as 'c 1:3 rwm'"
+    for pattern in profile.device_extras:
+        if not pattern.startswith("/dev/") or ".." in pattern.split("/"):
+            yield "device_extras", f"{pattern!r} is not below /dev"
+    yield from _place_problems(profile)
+    if profile.ports.low > profile.ports.high:
+        yield "ports", "the lower port must come first"
+
+
+def _place_problems(profile: Profile) -> Iterator[tuple[str, str]]:
     for name, volume in profile.volumes.items():
         if volume.csi is not None:
             yield from ((f"volumes.{name}.{key}", words) for key, words in _csi_problems(volume, volume.csi))
@@ -248,5 +260,3 @@ def _profile_problems(profile: Profile) -> Iterator[tuple[str, str]]:
     for key, path in roots.items():
         if not path.startswith("/"):
             yield key, "must be an absolute path"
-    if profile.ports.low > profile.ports.high:
-        yield "ports", "the lower port must come first"

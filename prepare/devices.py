@@ -7,6 +7,7 @@ PCI address, never an index. What cannot be found for certain is `StepFailed`.
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -78,6 +79,18 @@ class Finder:
             rdma=rdma,
             nets=nets,
         )
+
+    def extras(self, patterns: Iterable[str]) -> list[File]:
+        """Device files that go with any instance, as far as they are there; nobody's alone."""
+        places = {place for pattern in patterns for place in self.dev.glob(pattern.removeprefix("/dev/"))}
+        files = []
+        for place in sorted(places):
+            found = os.stat(place, follow_symlinks=False)
+            if stat.S_ISCHR(found.st_mode):
+                path = f"/dev/{place.relative_to(self.dev)}"
+                major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
+                files.append(File(path=path, kind="c", major=major, minor=minor, exclusive=False))
+        return files
 
     # ---------------------------------------------------------------------------------------- NVIDIA
 

@@ -51,6 +51,8 @@ class FilterHandler(Plain[Filter]):
             return Done({"mechanism": "none", "reason": how.reason, "devices": [], "rules": []})
         finder = Finder(at.node.proc, at.node.sys, at.node.dev)
         found = [finder.find(device) for device in step.devices]
+        if extras := finder.extras(step.extras):
+            found.append(Resolved(id="extras", kind="extras", files=extras))
         if not evidence:
             _refuse_used(found, step, at)
         rules = _rules(step.base, found, at)

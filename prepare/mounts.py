@@ -169,7 +169,7 @@ class BindHandler(Plain[Bind]):
         return f"mount {path} on {step.point}{' read-only' if step.read_only else ''}"
 
     def look(self, step: Bind, evidence: Evidence, at: At) -> Note | Wait | None:
-        """What it will look like; of a staged volume that is known only once it is staged."""
+        """What it will look like; of a volume that an earlier step makes that is known only then."""
         need_visible(at)
         staged = any(_made_by(other) == step.source for other, _ in at.earlier)
         if staged or "root" in evidence:

@@ -67,6 +67,7 @@ class _Planner:
                 group=group,
                 base=list(self.profile.devices),
                 devices=[self._device(chosen.id) for chosen in self.binding.instances],
+                extras=list(self.profile.device_extras) if self.binding.instances else [],
                 daemons=list(self.profile.daemons),
             ),
         ]

@@ -104,6 +104,8 @@ class Filter(_Step, frozen=True, kw_only=True, tag="filter"):
     group: str
     base: list[str]
     devices: list[Device] = []
+    extras: list[str] = []
+    """Patterns of device files that go with devices of any kind."""
     daemons: list[str] = []
     """Who may keep the devices open."""
 

@@ -37,6 +37,7 @@ def test_the_defaults_are_good() -> None:
         (Claims(cdi_directory="cdi"), "cdi_directory", "must be an absolute path"),
         (Claims(cgroup="jobs"), "cgroup", "must be an absolute path"),
         (of(devices=["c 1:3"]), "profiles.p.devices", "'c 1:3' is no device rule such as 'c 1:3 rwm'"),
+        (of(device_extras=["/etc/x"]), "profiles.p.device_extras", "'/etc/x' is not below /dev"),
         (of(volumes={"v": Volume()}), "profiles.p.volumes.v", "needs a path or a type, and not both"),
         (
             with_csi(plugin="q"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.prepare.world import FULL_ASK, World
+from tests.prepare.world import FULL_ASK, OTHER, OWN, World
 from xce.model.claim import Ask, BindingState, PortsAsk
 
 pytestmark = pytest.mark.root
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.root
 def test_one_of_every_kind_is_ready_and_then_gone(world: World) -> None:
     report = world.bind(FULL_ASK, cards=["full"])
     assert (report.state, report.reason) == (BindingState.READY, "")
-    assert world.opened(report.binding, "/dev/full", "/dev/zero", "/dev/null") == [
+    assert world.opened(report.binding, OWN, OTHER, "/dev/null") == [
         "ok",
         "Operation not permitted",
         "ok",
@@ -34,7 +34,7 @@ def test_one_of_every_kind_is_ready_and_then_gone(world: World) -> None:
 def test_a_claim_for_nothing_is_ready_at_once(world: World) -> None:
     report = world.bind(Ask())
     assert report.state is BindingState.READY
-    assert world.opened(report.binding, "/dev/full") == ["Operation not permitted"]
+    assert world.opened(report.binding, OWN) == ["Operation not permitted"]
     world.release(report.binding)
     assert world.leftovers() == []
 
@@ -60,3 +60,12 @@ def test_files_with_the_users_variables_are_roots_alone_and_mended(
         assert path.read_text() == before
     [device] = msgspec.json.decode(files[-1].read_bytes())["devices"]
     assert "TOKEN=secret" in device["containerEdits"]["env"]
+
+
+def test_what_goes_with_devices_of_any_kind_goes_with_none_else(world: World) -> None:
+    profile = msgspec.structs.replace(world.settings.profiles["default"], device_extras=[OTHER])
+    world.settings = msgspec.structs.replace(world.settings, profiles={"default": profile})
+    world.restart()
+    with_one, without = world.bind(Ask(), cards=["full"]), world.bind(Ask())
+    assert world.opened(with_one.binding, OTHER) == ["ok"]
+    assert world.opened(without.binding, OTHER) == ["Operation not permitted"]

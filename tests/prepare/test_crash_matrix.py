@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,7 +55,8 @@ def prepare(world: World) -> None:
 
 
 def release(world: World) -> None:
-    world.release("b1")
+    world.executor.release(op_id="end-b1", epoch=1, binding="b1")
+    world.until(lambda: world.report("b1").state is RELEASED, within=30)  # busy for a moment is not the end
 
 
 def make_impossible(world: World) -> None:
@@ -165,7 +167,7 @@ def passed(place: Path, group: Cgroup, scenario: Scenario) -> list[Point]:
 def assert_end(world: World, scenario: Scenario) -> None:
     """Everybody is where he should be, and after a release of all nothing is left."""
     for binding, state in scenario.end.items():
-        report = world.settled(binding)
+        report = world.settled(binding, within=30)
         assert (report.state, report.note) == (state, ""), report
         if state is READY:
             assert world.evidence(binding, "filter")["devices"]
@@ -173,11 +175,17 @@ def assert_end(world: World, scenario: Scenario) -> None:
             assert not world.executor.entries[binding].drift
             points = [point for work in world.executor.entries[binding].works for point in point_of(work)]
             assert sorted(points) == sorted(point for point in world.mounts() if f"/{binding}/" in point)
-    for binding in scenario.end:
-        world.release(binding)
+    for binding, state in scenario.end.items():
+        world.executor.release(op_id=f"end-{binding}", epoch=1, binding=binding)
+        last = FAILED if state is FAILED else RELEASED
+        world.until(partial(ended, world, binding, last), within=30)
     assert world.leftovers() == []
     assert world.journal.orders() == {}
     assert not any(world.node.groups.children())
+
+
+def ended(world: World, binding: str, state: BindingState) -> bool:
+    return world.report(binding).state is state
 
 
 def point_of(work: Work) -> list[str]:

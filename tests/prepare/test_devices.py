@@ -142,3 +142,26 @@ def test_a_kind_that_nobody_knows_needs_files_that_its_reporter_names(tmp_path: 
     assert [(file.path, file.major, file.minor) for file in found.files] == [("/dev/null", 1, 3)]
     with pytest.raises(StepFailed, match="is no device"):
         finder.find(Device(id="f1", kind="fpga", files=[str(tmp_path / "proc/devices")]))
+
+
+@pytest.mark.root
+def test_extras_are_those_that_are_there(tmp_path: Path) -> None:
+    finder = machine.make(
+        tmp_path,
+        {
+            "dev/gdrdrv": "c 236:0",
+            "dev/nvidia-fs0": "c 235:0",
+            "dev/nvidia-fs1": "c 235:1",
+            "dev/nvidia-caps-imex-channels/channel0": "c 234:0",
+        },
+    )
+    (tmp_path / "dev/nvidia-fs9").symlink_to("../../etc/passwd")
+    found = finder.extras(
+        ["/dev/gdrdrv", "/dev/nvidia-fs*", "/dev/none", "/dev/nvidia-caps-imex-channels/channel0"]
+    )
+    assert [(file.path, file.major, file.exclusive) for file in found] == [
+        ("/dev/gdrdrv", 236, False),
+        ("/dev/nvidia-caps-imex-channels/channel0", 234, False),
+        ("/dev/nvidia-fs0", 235, False),
+        ("/dev/nvidia-fs1", 235, False),
+    ]

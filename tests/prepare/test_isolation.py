@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.prepare.world import World
+from tests.prepare.world import OTHER, OWN, World, number
 from xce.linux import bpf
 from xce.model.claim import Ask, BindingState, Condition, Consumer
 from xce.prepare import isolation
@@ -19,7 +19,7 @@ from xce.prepare.filter import program_name
 pytestmark = pytest.mark.root
 
 DENIED = "Operation not permitted"
-OWN_AND_OTHER = ("/dev/full", "/dev/zero")
+OWN_AND_OTHER = (OWN, OTHER)
 OLD = pytest.mark.parametrize("world", [{"mechanisms": ["v1"]}], indirect=True)
 
 
@@ -28,8 +28,8 @@ def group_of(world: World, binding: str) -> int:
 
 
 def take_off(group: int) -> None:
-    for number in bpf.query(group).ids:
-        program = bpf.open_program(number)
+    for each in bpf.query(group).ids:
+        program = bpf.open_program(each)
         bpf.detach(group, program)
         os.close(program)
 
@@ -86,12 +86,12 @@ def test_c_dev_01_what_was_opened_while_the_filter_was_away_is_told_until_it_is_
     report = world.bind(Ask(), cards=["full"])
     group = group_of(world, report.binding)
     take_off(group)
-    command = ["sh", "-c", "exec sleep 60 < /dev/zero"]
+    command = ["sh", "-c", f"exec sleep 60 < {OTHER}"]
     thief = subprocess.Popen(world.inside(report.binding, command))
     while Path(f"/proc/{thief.pid}/comm").read_text() != "sleep\n":
         time.sleep(0.01)
     world.until(lambda: bpf.query(group).ids and "sleep" in world.report(report.binding).note, within=5)
-    told = f"opened while its device filter was away: pid {thief.pid} (sleep): fd 0 on 1:5"
+    told = f"opened while its device filter was away: pid {thief.pid} (sleep): fd 0 on {number(OTHER)}"
     assert world.report(report.binding).note == told
     assert world.report(report.binding).conditions == [Condition.DEGRADED]
     thief.kill()
@@ -107,7 +107,7 @@ def test_the_evidence_names_the_program_that_the_kernel_has(world: World) -> Non
     [program] = bpf.programs(group)
     assert evidence["program"] == {"id": program.id, "tag": program.tag, "name": program.name}
     assert program.name == program_name(f"job-{report.binding}")
-    assert "c 1:7 rw" in evidence["rules"]
+    assert f"c {number(OWN)} rw" in evidence["rules"]
     os.close(group)
 
 
@@ -226,11 +226,11 @@ def test_a_device_whose_number_changes_is_allowed_under_its_new_one_and_told_so(
 
 
 def test_a_device_that_somebody_has_open_is_not_given_away(world: World) -> None:
-    with open("/dev/full") as held:
+    with open(OWN) as held:
         user = subprocess.Popen(["sleep", "60"], stdin=held)
     report = world.bind(Ask(), cards=["full"])
     assert report.state is BindingState.FAILED
-    assert f"a device is in use already: pid {user.pid} (sleep): fd 0 on 1:7" in report.reason
+    assert f"a device is in use already: pid {user.pid} (sleep): fd 0 on {number(OWN)}" in report.reason
     user.kill()
     user.wait()
 
@@ -238,7 +238,7 @@ def test_a_device_that_somebody_has_open_is_not_given_away(world: World) -> None
 def test_a_release_waits_for_whoever_has_the_device_and_says_that_it_is_not_clean(world: World) -> None:
     """Out of the consumer's group, so that no signal reaches it."""
     report = world.bind(Ask(), cards=["full"])
-    with open("/dev/full") as held:
+    with open(OWN) as held:
         user = subprocess.Popen(["sleep", "60"], stdin=held)
     waiting = world.release(report.binding)
     assert (waiting.state, waiting.conditions) == (BindingState.RELEASING, [Condition.BLOCKED])

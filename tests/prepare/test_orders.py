@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.prepare.world import FULL_ASK, World
+from tests.prepare.world import FULL_ASK, OTHER, OWN, World
 from xce.linux import syscalls
 from xce.model.claim import Ask, BindingState, MountAsk
 from xce.model.instance import Health
@@ -83,7 +83,7 @@ def test_c_gpu_06_an_instance_that_is_not_well_fails_with_its_cause(
 
 def test_a_reporter_cannot_name_a_device_that_the_profile_does_not_let_it(world: World) -> None:
     evil = msgspec.structs.replace(
-        world.instances["card-full"], attributes={"device_files": ["/dev/full/../mem"]}
+        world.instances["card-full"], attributes={"device_files": [f"{OWN}/../../mem"]}
     )
     world.instances["card-full"] = evil
     report = world.bind(Ask(), cards=["full"])
@@ -132,7 +132,7 @@ def test_c_sta_05_after_a_reboot_nothing_is_ready_by_the_record_alone(world: Wor
     assert world.settled(one.binding).state is READY
     assert world.report(one.binding).ports == one.ports
     assert kept.read_text() == "precious"
-    assert world.opened(one.binding, "/dev/full", "/dev/zero") == ["ok", "Operation not permitted"]
+    assert world.opened(one.binding, OWN, OTHER) == ["ok", "Operation not permitted"]
     failed = world.settled(two.binding)
     assert (failed.state, failed.reason) == (FAILED, "instance card-zero is not on this node now")
     world.release(one.binding)

@@ -1,7 +1,7 @@
 """A node for tests: real control groups, filters and mounts, in directories and groups of the test's own.
 
-`/dev/full` and `/dev/zero` stand in for GPUs: the base list of the profile does not have them, opening one
-that is denied gives EPERM.
+Two terminals that nobody else can have (`OWN`, `OTHER`) stand in for GPUs: the base list of the profile does
+not have them, opening one that is denied gives EPERM.
 """
 
 import os
@@ -40,9 +40,20 @@ from xce.prepare.journal import Journal
 ALICE = User("alice", 4711, 4711)
 USERS = {"alice": ALICE, "bob": User("bob", 4712, 4712)}
 BASE = ["c *:* m", "b *:* m", "c 1:3 rwm", "c 1:8 rwm", "c 1:9 rwm"]
+
+
+def _terminal() -> str:
+    """A device file of this process alone; other runs of these tests at the same time have others."""
+    _master, slave = os.openpty()  # kept open: the file goes with it
+    path = os.ttyname(slave)
+    os.close(slave)
+    return path
+
+
+OWN, OTHER = _terminal(), _terminal()
 INSTANCES = {
-    f"card-{name}": Instance(id=f"card-{name}", kind="card", attributes={"device_files": [f"/dev/{name}"]})
-    for name in ("full", "zero")
+    "card-full": Instance(id="card-full", kind="card", attributes={"device_files": [OWN]}),
+    "card-zero": Instance(id="card-zero", kind="card", attributes={"device_files": [OTHER]}),
 }
 BOOT = "boot-1"
 
@@ -68,7 +79,7 @@ def settings_for(place: Path, group: Cgroup) -> Claims:
         profiles={
             "default": Profile(
                 devices=BASE,
-                device_paths=["/dev/full", "/dev/zero", "/dev/nvidia*"],
+                device_paths=["/dev/pts/*", "/dev/nvidia*"],
                 volumes={
                     "data": Volume(path=str(place / "data")),
                     "fixed": Volume(path=str(place / "data"), read_only=True),
@@ -80,17 +91,17 @@ def settings_for(place: Path, group: Cgroup) -> Claims:
                     "foreign": SharedVolume(path=str(place / "foreign")),
                     "again": SharedVolume(path=str(place / "shared"), again=Reuse.ATTEMPT),
                 },
-                daemons=[
-                    "pytest",
-                    "python",
-                    "python3",
-                    Path(sys.executable).name,
-                ],  # other tests use /dev/full
                 grace_s=0.3,
                 dirty_after_s=0.2,
             )
         },
     )
+
+
+def number(path: str) -> str:
+    """MAJOR:MINOR of a device file."""
+    rdev = os.stat(path).st_rdev
+    return f"{os.major(rdev)}:{os.minor(rdev)}"
 
 
 class World:
