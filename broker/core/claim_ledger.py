@@ -1,7 +1,7 @@
 """Claims, bindings and quarantine as the facts left them; the part of the ledger that `ledger.py` keeps here.
 
-Records are frozen and replaced whole. Beside them stands what every choice asks: which instances of a host
-are taken, and which bindings a claim, a host and a gang have. Nothing here judges; a fact about something
+Records are frozen and replaced whole. Beside them stands what is asked all the time: which bindings a claim,
+a host and a gang have, and in which states. Nothing here judges; a fact about something
 that is not there changes nothing.
 """
 
@@ -50,8 +50,6 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     """Gang to its bindings, as long as one of them is known."""
     states_of: dict[str, dict[str, int]] = {}
     """Claim or gang to how many of its known bindings are in each state."""
-    taken: dict[str, dict[str, str]] = {}
-    """Host to instance to the live binding that has it."""
 
     def copy(self) -> "ClaimLedger":
         """An equal ledger that shares only frozen records."""
@@ -65,8 +63,22 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             of_host=_copied(self.of_host),
             of_gang=_copied(self.of_gang),
             states_of=_copied(self.states_of),
-            taken=_copied(self.taken),
         )
+
+    def bare(self) -> "ClaimLedger":
+        """What cannot be worked out from the rest; `work_out` does that."""
+        return ClaimLedger(
+            claims=self.claims, bindings=self.bindings, quarantine=self.quarantine, given_up=self.given_up
+        )
+
+    def work_out(self) -> None:
+        """All that stands beside the records, of a bare ledger."""
+        for binding in self.bindings.values():
+            self._index(binding)
+        ended = (one for one in self.bindings.values() if one.state in ENDED)
+        for binding in sorted(ended, key=lambda one: one.revision):
+            _remove(self.of_host, binding.host, binding.id)
+            self.ended_of.setdefault(binding.claim, {})[binding.id] = None
 
     # ---------------------------------------------------------------------------------------- reading
 
@@ -158,15 +170,16 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     def _made(self, binding: Binding) -> None:
         self._forget(binding.id)
         self.bindings[binding.id] = binding
+        self._index(binding)
+        if binding.state in ENDED:
+            self._ended(binding)
+
+    def _index(self, binding: Binding) -> None:
         self._counted(binding, 1)
         self.of_claim.setdefault(binding.claim, {})[binding.id] = None
         if binding.gang:
             self.of_gang.setdefault(binding.gang, {})[binding.id] = None
         self.of_host.setdefault(binding.host, {})[binding.id] = None
-        for chosen in binding.instances:
-            self.taken.setdefault(binding.host, {})[chosen.id] = binding.id
-        if binding.state in ENDED:
-            self._ended(binding)
 
     def _moved(self, change: facts.BindingMoved, revision: int) -> None:
         before = self.bindings.get(change.binding)
@@ -189,26 +202,19 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
 
     def _ended(self, binding: Binding) -> None:
         """Its instances are free, unless they are quarantined; of many that have ended few are kept."""
-        self._free(binding)
+        _remove(self.of_host, binding.host, binding.id)
         ended = self.ended_of.setdefault(binding.claim, {})
         ended[binding.id] = None
         if len(ended) > ENDED_KEPT:
             released = (one for one in ended if self.bindings[one].state is BindingState.RELEASED)
             self._forget(next(released, next(iter(ended))))
 
-    def _free(self, binding: Binding) -> None:
-        _remove(self.of_host, binding.host, binding.id)
-        taken = self.taken.get(binding.host, {})
-        for chosen in binding.instances:
-            if taken.get(chosen.id) == binding.id:
-                _remove(self.taken, binding.host, chosen.id)
-
     def _forget(self, binding_id: str) -> None:
         binding = self.bindings.pop(binding_id, None)
         if binding is None:
             return
         self._counted(binding, -1)
-        self._free(binding)
+        _remove(self.of_host, binding.host, binding_id)
         _remove(self.of_claim, binding.claim, binding_id)
         _remove(self.ended_of, binding.claim, binding_id)
         _remove(self.of_gang, binding.gang, binding_id)

@@ -104,12 +104,15 @@ class Ledger(msgspec.Struct, kw_only=True):
         self.revision = fact.revision
 
     def encoded(self) -> bytes:
-        """All of it, for a checkpoint."""
-        return _encode(self)
+        """All of it, for a checkpoint, but for what can be worked out."""
+        bare = self.copy()
+        bare.claims = bare.claims.bare()
+        return _encode(bare)
 
     def _adopt(self, other: "Ledger") -> None:
         for field in self.__struct_fields__:
             setattr(self, field, getattr(other, field))
+        self.claims.work_out()
 
     def copy(self) -> "Ledger":
         """An equal ledger that shares only frozen records."""

@@ -193,12 +193,13 @@ class Histories(RuleBasedStateMachine):
             for chosen in binding.instances if binding.state in LIVE else ():
                 other = seen.setdefault((binding.host, chosen.id), binding.id)
                 assert other == binding.id, f"{other} and {binding.id} both have {chosen.id}"
-        taken = {
-            (host, instance): binding
-            for host, some in self.ledger.taken.items()
-            for instance, binding in some.items()
+        held = {
+            (host, chosen.id)
+            for host in HOSTS
+            for chosen, why in self.ledger.held(host)
+            if "quarantined" not in why
         }
-        assert taken == seen
+        assert held == set(seen)
 
     @invariant()
     def the_ledger_is_what_is_on_the_disk(self) -> None:
@@ -251,7 +252,7 @@ class Histories(RuleBasedStateMachine):
         for name in sorted(self.ledger.claims):
             self.order(m.ClaimRelease, claim=name)
         self.settle()
-        assert self.ledger.taken == {}
+        assert self.ledger.of_host == {}
         assert not any(one.state in LIVE for one in self.ledger.bindings.values())
         assert all(record.claim.form is ClaimForm.STANDALONE for record in self.ledger.claims.values())
         assert all(node.holds == {} for node in self.nodes.values())
