@@ -21,7 +21,7 @@ from xce.prepare.step import At, Csi, Done, Evidence, Note, Plain, StepFailed, W
 from xce.prepare.step import Outcome as StepOutcome
 
 _LOOK_S = 0.02
-_PLUGIN_S = 0.2
+_PLUGIN_S = 0.05
 _BUSY_S = 0.5
 _OWN_ERROR = Backoff(0.2, 5)
 """After an error of the plugin's while it takes something back."""

@@ -40,6 +40,7 @@ class Plugin:
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
         (folder / "backing").mkdir(parents=True)
+        self.control()
 
     @property
     def socket(self) -> str:
@@ -72,6 +73,17 @@ class Plugin:
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None
+
+    def renew(self) -> None:
+        """As if it were new; the process is another one only if something may be under way in it."""
+        control = self.folder / "control.json"
+        if self.process and (self.process.poll() is not None or b"faults" in control.read_bytes()):
+            self.stop()
+        for path in (*self.folder.glob("backing/*"), *self.folder.glob("vol*"), *self.folder.glob("*.jsonl")):
+            subprocess.run(["rm", "-rf", "--one-file-system", str(path)], check=True)
+        self.control()
+        if self.process is None:
+            self.start()
 
     def calls(self, rpc: str = "") -> list[dict[str, Any]]:
         path = self.folder / "calls.jsonl"

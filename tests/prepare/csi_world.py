@@ -33,19 +33,16 @@ def asked(source: str = "vol1", **fields: Any) -> Ask:
 
 
 class CsiWorld(World):
-    """See above. A plugin that is given is used, and outlives it."""
+    """See above. The plugin outlives it."""
 
-    def __init__(self, place: Path, group: Cgroup, *, plugin: Plugin | None = None, **overrides: Any) -> None:
-        self.plugin = plugin or Plugin(place / "plugin")
-        self.own_plugin = plugin is None
+    def __init__(self, place: Path, group: Cgroup, *, plugin: Plugin, **overrides: Any) -> None:
+        self.plugin = plugin
         for name in ("vol1", "solo", "fixed", "locked"):
             self.plugin.volume(name, data=f"payload of {name}")
         place.mkdir(exist_ok=True)
         self.secrets = place / "secrets.json"
         self.secrets.write_text(f'{{"key": "{SECRET}"}}')
         self.secrets.chmod(0o600)
-        if self.own_plugin:
-            self.plugin.start()
         super().__init__(place, group, **overrides)
 
     def start(self) -> None:
@@ -109,15 +106,19 @@ class CsiWorld(World):
         """The folders that all volumes share may stay."""
         return [path for path in super().leftovers() if not path.endswith((".csi", ".csi/s", ".csi/p"))]
 
-    def close(self) -> None:
-        super().close()
-        if self.own_plugin:
-            self.plugin.stop()
+
+def make_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plugin]:
+    """One process for many tests."""
+    plugin = Plugin(tmp_path_factory.mktemp("csi") / "plugin")
+    plugin.start()
+    yield plugin
+    plugin.stop()
 
 
-def make_csi_world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[CsiWorld]:
+def make_csi_world(tmp_path: Path, plugin: Plugin) -> Iterator[CsiWorld]:
     groups = make_group(tmp_path)
-    world = CsiWorld(tmp_path, next(groups), **getattr(request, "param", {}))
+    plugin.renew()
+    world = CsiWorld(tmp_path, next(groups), plugin=plugin)
     yield world
     world.close()
     next(groups, None)

@@ -41,10 +41,19 @@ def test_a_job_gets_the_volume_at_its_place_and_nothing_is_left_of_it(csi: CsiWo
     assert csi.rpcs() == ["stage", "publish", "unpublish", "unstage"]
 
 
-@pytest.mark.parametrize("how", [{"stage": "nothing"}, {"stage": "below"}, {"abilities": []}], ids=str)
-@pytest.mark.parametrize("kind", ["bind", "tmpfs", "loop"])
-def test_staging_is_not_always_a_mount(csi: CsiWorld, how: dict[str, Any], kind: str) -> None:
-    csi.plugin.control(filesystem=kind, **how)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"stage": "nothing", "filesystem": "tmpfs"},
+        {"stage": "below", "filesystem": "bind"},
+        {"stage": "below", "filesystem": "loop"},
+        {"stage": "mount", "filesystem": "loop"},
+        {"abilities": [], "filesystem": "bind"},
+    ],
+    ids=str,
+)
+def test_staging_is_not_always_a_mount(csi: CsiWorld, how: dict[str, Any]) -> None:
+    csi.plugin.control(**how)
     binding = ready(csi)
     (csi.place_of(binding) / "new").write_text("x")
     csi.executor.check()
@@ -245,8 +254,9 @@ def test_a_refusal_fails_the_binding_with_the_plugins_words(csi: CsiWorld, code:
     assert csi.leftovers() == []
 
 
-@pytest.mark.parametrize("method", ["NodeStageVolume", "NodePublishVolume"])
-@pytest.mark.parametrize("code", [2, 13, 14])
+@pytest.mark.parametrize(
+    ("method", "code"), [("NodeStageVolume", 2), ("NodeStageVolume", 14), ("NodePublishVolume", 13)]
+)
 def test_an_error_that_says_nothing_is_followed_by_the_same_call(
     csi: CsiWorld, method: str, code: int
 ) -> None:

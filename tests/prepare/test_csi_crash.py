@@ -5,7 +5,7 @@ The restarted node goes on by itself, with a new helper; the plugin goes on with
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -19,14 +19,6 @@ from xce.model.claim import BindingState
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 READY, RELEASED = BindingState.READY, BindingState.RELEASED
-
-
-@pytest.fixture
-def plugin(tmp_path: Path) -> Iterator[Plugin]:
-    made = Plugin(tmp_path / "one-plugin")
-    made.start()
-    yield made
-    made.stop()
 
 
 def prepare(csi: CsiWorld) -> None:
