@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`./dev demo`: the product on this host, for half a minute, by its own commands.
 
-Makes keys, writes a configuration, starts a broker and an agent with three of the example reporters, looks at
+Makes keys, writes a configuration, starts a broker and an agent with example reporters, looks at
 them with the commands that an admin has, follows the changes as a scheduler would, runs a command in a claim
 that the kernel enforces (as root), and takes everything away.
 All of it happens in a temporary folder, on loopback, at a free port, in a control group of its own. Ends with

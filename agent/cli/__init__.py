@@ -1,7 +1,8 @@
 """`xce-agent`: one module per subcommand, loaded only when it is named.
 
 Each `cli/NAME.py` has `SUMMARY` (one line) and `run(argv) -> exit code`, and reads its own options. An error
-that a person can do something about leaves as a message on stderr and an exit code, never as a traceback.
+that a person can do something about leaves as a message on stderr and an exit code, never as a traceback: it
+is a `CommandError`, which `dispatch` prints.
 Nothing is imported here that `status` would have to pay for.
 """
 
@@ -31,6 +32,12 @@ GOOD, TROUBLE, USAGE, NOT_RUNNING = 0, 1, 2, 3
 """Exit codes of all commands."""
 
 
+class CommandError(Exception):
+    """Ends a command with the message, and with the exit code of its class."""
+
+    code = TROUBLE
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit code."""
     return dispatch("xce-agent", __name__, COMMANDS, list(sys.argv[1:] if argv is None else argv))
@@ -46,14 +53,23 @@ def dispatch(program: str, package: str, commands: Sequence[str], arguments: lis
         print(f"{program}: no command {name!r}; see {program} --help", file=sys.stderr)
         return USAGE
     try:
-        code: int = importlib.import_module(f"{package}.{name}").run(rest)
+        code: int = importlib.import_module(f"{package}.{name}").run(_spelled_out(rest))
         sys.stdout.flush()
+    except CommandError as error:
+        print(f"{program} {name}: {error}", file=sys.stderr)
+        return error.code
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return GOOD
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _spelled_out(arguments: list[str]) -> list[str]:
+    """`--help` for `-h`, before any `--`: what is behind it belongs to another command."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return ["--help" if word == "-h" else word for word in arguments[:end]] + arguments[end:]
 
 
 def _help(program: str, package: str, commands: Sequence[str]) -> str:

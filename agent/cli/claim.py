@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "the claims of this host: list, show, plan, why, release, run a command in one"
@@ -34,26 +34,16 @@ WAIT_S = 60.0
 
 def run(argv: Sequence[str]) -> int:
     """Carry the command out."""
-    if "--help" in argv:
+    own, command = _split(argv)
+    if "--help" in own:
         print(USAGE_TEXT)
         return GOOD
-    own, command = _split(argv)
-    try:
-        options = Options(own, flags=["--json"], values=["--socket", "--config", "--wait"])
-        verb, *names = options.arguments or [""]
-        if verb not in _VERBS or len(names) != (verb != "list") or bool(command) != (verb == "run"):
-            raise UsageError(f"expected a verb and its NAME\n{USAGE_TEXT}")
-        path = client.socket_path(options.get("--socket"), options.get("--config"))
-        return _VERBS[verb](path, options, names[0] if names else "", command)
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
-    except client.AgentError as error:
-        output.fail(PROGRAM, str(error))
-        return TROUBLE
-    except client.NotRunning as error:
-        output.fail(PROGRAM, str(error))
-        return NOT_RUNNING
+    options = Options(own, flags=["--json"], values=["--socket", "--config", "--wait"])
+    verb, *names = options.arguments or [""]
+    if verb not in _VERBS or len(names) != (verb != "list") or bool(command) != (verb == "run"):
+        raise UsageError(f"expected a verb and its NAME\n{USAGE_TEXT}")
+    path = client.socket_path(options.get("--socket"), options.get("--config"))
+    return _VERBS[verb](path, options, names[0] if names else "", command)
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -6,17 +6,21 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+from xce.agent.cli import NOT_RUNNING, CommandError
+
 SOCKET, EXTERNAL_SOCKET = "/run/xce-agent/agent.sock", "/run/xce-reporter/agent.sock"
 TIMEOUT_S = 5.0
 ANSWER_BYTES = 64 << 20
 
 
-class AgentError(Exception):
+class AgentError(CommandError):
     """The agent said no; the message is its own."""
 
 
-class NotRunning(Exception):
+class NotRunning(CommandError):
     """No agent answers; the message says what to do."""
+
+    code = NOT_RUNNING
 
 
 def ask(path: str, *, within_s: float = TIMEOUT_S, **request: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from xce.agent.cli import GOOD, TROUBLE, USAGE, output, settings
+from xce.agent.cli import GOOD, TROUBLE, output, settings
 from xce.agent.cli.options import Options, UsageError
 from xce.model import csi
 from xce.model.configuration import AgentFile
@@ -41,15 +41,11 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    try:
-        options = Options(argv, flags=["--json"], values=["--config"])
-        verb, *names = options.arguments or [""]
-        if len(names) != _ARGUMENTS.get(verb, -1):
-            raise UsageError(f"expected a verb and its arguments\n{USAGE_TEXT}")
-        claims = settings.read(options.get("--config"), AgentFile).claims
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
+    options = Options(argv, flags=["--json"], values=["--config"])
+    verb, *names = options.arguments or [""]
+    if len(names) != _ARGUMENTS.get(verb, -1):
+        raise UsageError(f"expected a verb and its arguments\n{USAGE_TEXT}")
+    claims = settings.read(options.get("--config"), AgentFile).claims
     helper = HelperClient(
         csi.Plugins(sockets=claims.csi.plugins, registration=claims.csi.registration), time.monotonic
     )

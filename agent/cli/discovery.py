@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli import GOOD, client
 from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "give up the vendor's library, take it again, or read the devices now"
@@ -30,21 +30,11 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(f"usage: {PROGRAM} [--socket PATH | --config FILE] release|resume|read\n\n{SUMMARY}\n{HELP}")
         return GOOD
-    try:
-        options = Options(argv, values=["--socket", "--config"])
-        if len(options.arguments) != 1 or options.arguments[0] not in _OPERATIONS:
-            raise UsageError("expected release, resume or read")
-        order = options.arguments[0]
-        path = client.socket_path(options.get("--socket"), options.get("--config"))
-        client.ask(path, within_s=ANSWER_S, op=_OPERATIONS[order], reporter=DISCOVERY)
-        print(_DONE[order])
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
-    except client.AgentError as error:
-        output.fail(PROGRAM, str(error))
-        return TROUBLE
-    except client.NotRunning as error:
-        output.fail(PROGRAM, str(error))
-        return NOT_RUNNING
+    options = Options(argv, values=["--socket", "--config"])
+    if len(options.arguments) != 1 or options.arguments[0] not in _OPERATIONS:
+        raise UsageError("expected release, resume or read")
+    order = options.arguments[0]
+    path = client.socket_path(options.get("--socket"), options.get("--config"))
+    client.ask(path, within_s=ANSWER_S, op=_OPERATIONS[order], reporter=DISCOVERY)
+    print(_DONE[order])
     return GOOD

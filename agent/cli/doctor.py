@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from xce.agent.cli import GOOD, TROUBLE, USAGE, output
+from xce.agent.cli import GOOD, TROUBLE, output
 from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "check this host: control groups, privileges, keys, broker, directories"
@@ -28,13 +28,9 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    try:
-        options = Options(argv, flags=["--json", "--checks"], values=["--config"])
-        if options.arguments:
-            raise UsageError(f"cannot understand {options.arguments[0]!r}")
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
+    options = Options(argv, flags=["--json", "--checks"], values=["--config"])
+    if options.arguments:
+        raise UsageError(f"cannot understand {options.arguments[0]!r}")
     if options.has("--checks"):
         return _check(options.get("--config"))
     findings = _from_child(options.get("--config"))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.output import ago, span
 
@@ -23,21 +23,11 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    try:
-        options = Options(argv, flags=["--json"], values=["--socket", "--config"])
-        if len(options.arguments) != 1:
-            raise UsageError(f"expected one RESOURCE\n{USAGE_TEXT}")
-        path = client.socket_path(options.get("--socket"), options.get("--config"))
-        document = client.ask(path, op="explain", resource=options.arguments[0])
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
-    except client.AgentError as error:
-        output.fail(PROGRAM, str(error))
-        return TROUBLE
-    except client.NotRunning as error:
-        output.fail(PROGRAM, str(error))
-        return NOT_RUNNING
+    options = Options(argv, flags=["--json"], values=["--socket", "--config"])
+    if len(options.arguments) != 1:
+        raise UsageError(f"expected one RESOURCE\n{USAGE_TEXT}")
+    path = client.socket_path(options.get("--socket"), options.get("--config"))
+    document = client.ask(path, op="explain", resource=options.arguments[0])
     if options.has("--json"):
         output.print_json(document)
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, inventory_clear, machine, output
+from xce.agent.cli import GOOD, TROUBLE, inventory_clear, machine, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.picture.plan import Plan, shown
 from xce.agent.probe import attributes
@@ -43,30 +43,20 @@ def run(argv: Sequence[str]) -> int:
     """Show it; the exit code tells good from bad."""
     if argv and argv[0] == "clear":
         return inventory_clear.run(argv[1:])
-    if "--help" in argv or "-h" in argv:
+    if "--help" in argv:
         print(f"{USAGE_TEXT}\n{HELP}")
         return GOOD
-    try:
-        options = Options(
-            argv, flags=[*machine.FLAGS, "--anonymous"], values=[*machine.VALUES, "--kind", "--record"]
-        )
-        if len(options.arguments) > 1:
-            raise UsageError(f"expected one NAME\n{USAGE_TEXT}")
-        if options.has("--record"):
-            return _record(options)
-        found = machine.seen(options)
-        if options.arguments:
-            return _one(found, options.arguments[0], as_json=options.has("--json"))
-        return _all(found, options.get("--kind"), as_json=options.has("--json"))
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
-    except client.AgentError as error:
-        output.fail(PROGRAM, str(error))
-        return TROUBLE
-    except client.NotRunning as error:
-        output.fail(PROGRAM, str(error))
-        return NOT_RUNNING
+    options = Options(
+        argv, flags=[*machine.FLAGS, "--anonymous"], values=[*machine.VALUES, "--kind", "--record"]
+    )
+    if len(options.arguments) > 1:
+        raise UsageError(f"expected one NAME\n{USAGE_TEXT}")
+    if options.has("--record"):
+        return _record(options)
+    found = machine.seen(options)
+    if options.arguments:
+        return _one(found, options.arguments[0], as_json=options.has("--json"))
+    return _all(found, options.get("--kind"), as_json=options.has("--json"))
 
 
 def ill(instance: Instance) -> bool:

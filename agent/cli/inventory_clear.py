@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli import GOOD, client
 from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "forget a removed instance, or let one be used again"
@@ -18,23 +18,13 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(f"usage: {PROGRAM} [--socket PATH | --config FILE] ID ... --reason TEXT\n\n{SUMMARY}\n{HELP}")
         return GOOD
-    try:
-        options = Options(argv, values=["--socket", "--config", "--reason"])
-        if not options.arguments:
-            raise UsageError("expected the ID of an instance")
-        if not options.get("--reason").strip():
-            raise UsageError("expected --reason TEXT: it is logged and shown")
-        path = client.socket_path(options.get("--socket"), options.get("--config"))
-        for id_ in options.arguments:
-            client.ask(path, op="inventory-clear", id=id_, reason=options.get("--reason"))
-            print(f"{id_}: cleared")
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
-    except client.AgentError as error:
-        output.fail(PROGRAM, str(error))
-        return TROUBLE
-    except client.NotRunning as error:
-        output.fail(PROGRAM, str(error))
-        return NOT_RUNNING
+    options = Options(argv, values=["--socket", "--config", "--reason"])
+    if not options.arguments:
+        raise UsageError("expected the ID of an instance")
+    if not options.get("--reason").strip():
+        raise UsageError("expected --reason TEXT: it is logged and shown")
+    path = client.socket_path(options.get("--socket"), options.get("--config"))
+    for id_ in options.arguments:
+        client.ask(path, op="inventory-clear", id=id_, reason=options.get("--reason"))
+        print(f"{id_}: cleared")
     return GOOD

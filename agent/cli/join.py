@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xce.agent import config
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, output
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, output
 from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "make this host known to a broker, with a token, and start the agent"
@@ -31,19 +31,15 @@ PORT = 7400
 
 def run(argv: Sequence[str]) -> int:
     """Join."""
-    if "--help" in argv or "-h" in argv:
+    if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    try:
-        options = Options(argv, flags=["--no-start"], values=["--token", "--name", "--timeout"])
-        if len(options.arguments) != 1:
-            raise UsageError("which broker? one address is needed")
-        endpoint = endpoint_of(options.arguments[0])
-        text = _token_text(options.get("--token"))
-        return _join(endpoint, text, options.get("--name") or socket.gethostname(), options)
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
+    options = Options(argv, flags=["--no-start"], values=["--token", "--name", "--timeout"])
+    if len(options.arguments) != 1:
+        raise UsageError("which broker? one address is needed")
+    endpoint = endpoint_of(options.arguments[0])
+    text = _token_text(options.get("--token"))
+    return _join(endpoint, text, options.get("--name") or socket.gethostname(), options)
 
 
 def endpoint_of(text: str) -> str:

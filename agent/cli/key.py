@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output, settings
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, client, output, settings
 from xce.agent.cli.options import Options, UsageError
 from xce.model.configuration import AgentFile
 
@@ -21,17 +21,13 @@ STEP_S = 0.1
 
 def run(argv: Sequence[str]) -> int:
     """Rotate."""
-    if "--help" in argv or "-h" in argv:
+    if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    try:
-        options = Options(argv, values=["--config", "--timeout"])
-        if options.arguments != ["rotate"]:
-            raise UsageError(f"one thing can be done with the key: {PROGRAM} rotate")
-        return _rotate(settings.read(options.get("--config"), AgentFile), options)
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
+    options = Options(argv, values=["--config", "--timeout"])
+    if options.arguments != ["rotate"]:
+        raise UsageError(f"one thing can be done with the key: {PROGRAM} rotate")
+    return _rotate(settings.read(options.get("--config"), AgentFile), options)
 
 
 def _rotate(agent: AgentFile, options: Options) -> int:

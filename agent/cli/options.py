@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 
+from xce.agent.cli import USAGE, CommandError
 
-class UsageError(Exception):
+
+class UsageError(CommandError):
     """The command cannot be carried out as it was given."""
+
+    code = USAGE
 
 
 class Options:

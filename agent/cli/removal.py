@@ -7,7 +7,7 @@ agent's directories. Nothing is deleted here, and nothing is unmounted.
 import os
 from collections.abc import Iterator, Sequence
 
-from xce.agent.cli import GOOD, TROUBLE, USAGE, output, settings
+from xce.agent.cli import GOOD, TROUBLE, output, settings
 from xce.agent.cli.options import Options, UsageError
 from xce.linux import mountinfo
 from xce.linux.cgroup import Cgroup
@@ -28,17 +28,13 @@ exit status: 0 nothing of a job is here, or {FORCE}=1; 1 something is, and is na
 
 def run(argv: Sequence[str]) -> int:
     """Answer; 1 is no."""
-    if "--help" in argv or "-h" in argv:
+    if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    try:
-        options = Options(argv, values=["--config"])
-        if options.arguments:
-            raise UsageError(f"cannot understand {options.arguments[0]!r}")
-        agent = settings.read(options.get("--config"), AgentFile)
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
+    options = Options(argv, values=["--config"])
+    if options.arguments:
+        raise UsageError(f"cannot understand {options.arguments[0]!r}")
+    agent = settings.read(options.get("--config"), AgentFile)
     table = mountinfo.read()
     directories = (agent.state_directory, agent.run_directory, agent.claims.directory, "/run/xce")
     left = [*processes(table), *mounts(table, directories)]

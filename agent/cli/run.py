@@ -26,13 +26,13 @@ def run(argv: Sequence[str]) -> int:
     from xce.model.refusal import ConfigRefused  # noqa: PLC0415
     from xce.model.role import Role  # noqa: PLC0415
 
-    if "--help" in argv or "-h" in argv:
-        print(USAGE_TEXT)
-        return GOOD
     if argv and argv[0] == "--claim":
         from xce.agent.cli import claim  # noqa: PLC0415 - only then
 
         return claim.run(["run", *argv[1:]])
+    if "--help" in argv:
+        print(USAGE_TEXT)
+        return GOOD
     if argv and (len(argv) != 2 or argv[0] != "--config"):
         output.fail(PROGRAM, f"cannot understand {' '.join(argv)!r}\n{USAGE_TEXT}")
         return USAGE

@@ -26,7 +26,7 @@ Status = dict[str, Any]
 
 def run(argv: Sequence[str], *, external: bool = False) -> int:
     """Ask the agent, or an external reporter, and print; the exit code tells good from bad."""
-    if "--help" in argv or "-h" in argv:
+    if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
     try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, machine, output
+from xce.agent.cli import GOOD, machine, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.picture import matrix, svg, tree
 from xce.agent.picture.plan import Branch, Plan, shown
@@ -30,28 +30,16 @@ exit status: 0 shown, 1 the agent refused, 2 wrong usage, 3 the agent is not run
 
 def run(argv: Sequence[str]) -> int:
     """Show it."""
-    if "--help" in argv or "-h" in argv:
+    if "--help" in argv:
         print(f"{USAGE_TEXT}\n{HELP}")
         return GOOD
-    try:
-        options = Options(
-            argv, flags=[*machine.FLAGS, "--matrix", "--tree"], values=[*machine.VALUES, "--svg"]
-        )
-        forms = [name for name in ("--matrix", "--tree", "--json", "--svg") if options.has(name)]
-        if options.arguments or len(forms) > 1:
-            wrong = options.arguments[0] if options.arguments else " and ".join(forms)
-            raise UsageError(f"cannot understand {wrong!r}\n{USAGE_TEXT}")
-        found = machine.seen(options)
-        _show(found, forms[0] if forms else "--matrix", options.get("--svg"))
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
-    except client.AgentError as error:
-        output.fail(PROGRAM, str(error))
-        return TROUBLE
-    except client.NotRunning as error:
-        output.fail(PROGRAM, str(error))
-        return NOT_RUNNING
+    options = Options(argv, flags=[*machine.FLAGS, "--matrix", "--tree"], values=[*machine.VALUES, "--svg"])
+    forms = [name for name in ("--matrix", "--tree", "--json", "--svg") if options.has(name)]
+    if options.arguments or len(forms) > 1:
+        wrong = options.arguments[0] if options.arguments else " and ".join(forms)
+        raise UsageError(f"cannot understand {wrong!r}\n{USAGE_TEXT}")
+    found = machine.seen(options)
+    _show(found, forms[0] if forms else "--matrix", options.get("--svg"))
     return GOOD
 
 

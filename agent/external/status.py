@@ -9,7 +9,7 @@ SUMMARY = "what the reporters and the link are doing, and what is wrong"
 
 def run(argv: Sequence[str]) -> int:
     """Ask and print."""
-    if "--help" in argv or "-h" in argv:
+    if "--help" in argv:
         print(status.USAGE_TEXT.replace("xce-agent", "xce-reporter").replace("agent", "reporter"))
         return GOOD
     return status.run(argv, external=True)

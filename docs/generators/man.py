@@ -33,7 +33,8 @@ PROGRAMS: dict[str, tuple[str, str, tuple[str, ...], str, tuple[str, ...]]] = {
         "report a host's resources and make claims true on it",
         agent_cli.COMMANDS,
         "The agent of one host. It runs the reporters of /etc/xce/reporters.d and keeps the broker's copy of "
-        "their values true. All commands but 'run' and 'doctor' ask the running agent at its local socket.",
+        "their values true, finds its devices, and prepares its claims. Most commands ask the running agent "
+        "at its local socket, which XCE_AGENT_SOCKET may name.",
         ("xce-agent.yaml 5", "xce-reporter 7", "xce-broker 8"),
     ),
     "xce-reporter": (

@@ -1,7 +1,9 @@
 """The commands that an admin and an author of reporters type, against real agents and without them."""
 
+import importlib
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -294,3 +296,41 @@ def test_a_configuration_that_does_not_fit_is_refused_with_its_place(site: Site)
     assert "broker: 'b' is no endpoint" in result.stderr
     assert "name: " in result.stderr
     assert "run_directory: must be an absolute path" in result.stderr
+
+
+ENTRIES = {
+    "xce-agent": "xce.agent.cli",
+    "xce-broker": "xce.broker.cli",
+    "xce-reporter": "xce.agent.reporter_cli",
+}
+
+
+def run(program: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    """A program as it is installed, without anything of a site."""
+    return subprocess.run(
+        [*python(ENTRIES[program]), *argv], capture_output=True, text=True, check=False, timeout=20
+    )
+
+
+@pytest.mark.parametrize(
+    "words", ["explain", "claim", "reporter reset", "inventory clear", "run", "reporter"]
+)
+def test_dash_h_is_help_for_every_command(words: str) -> None:
+    done = run("xce-agent", *words.split(), "-h")
+    assert done.stdout.startswith(f"usage: xce-agent {words} ")
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("words", ["claim run 7", "run --claim 7"])
+def test_help_behind_two_dashes_is_asked_of_the_command_in_the_claim(words: str, tmp_path: Path) -> None:
+    argv = [*words.split(), "--socket", str(tmp_path / "none"), "--", "train", "--help", "-h"]
+    done = run("xce-agent", *argv)
+    assert done.stdout == ""
+    assert "the agent is not running" in done.stderr
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize("program", ENTRIES)
+def test_help_lists_every_command_apart_from_its_summary(program: str) -> None:
+    listed = re.findall(r"^  (\S+) +\S", run(program, "--help").stdout, re.MULTILINE)
+    assert listed == list(importlib.import_module(ENTRIES[program]).COMMANDS)

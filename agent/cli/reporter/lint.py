@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from xce.agent import trial
-from xce.agent.cli import GOOD, TROUBLE, USAGE, output
+from xce.agent.cli import GOOD, TROUBLE, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.settings import read
 from xce.agent.intake import settings_file
@@ -29,14 +29,10 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    try:
-        options = Options(argv, values=["--config"])
-        if not options.arguments:
-            raise UsageError("expected a FILE or the NAME of a reporter")
-        settings = read(options.get("--config"), AgentFile)
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
+    options = Options(argv, values=["--config"])
+    if not options.arguments:
+        raise UsageError("expected a FILE or the NAME of a reporter")
+    settings = read(options.get("--config"), AgentFile)
     clean = True
     for what in options.arguments:
         try:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from xce.agent.cli import GOOD, TROUBLE, USAGE, client, output
+from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.settings import read
 from xce.model.configuration import AgentFile
@@ -23,20 +23,13 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
+    options = Options(argv, flags=["--json"], values=["--socket", "--config"])
     try:
-        options = Options(argv, flags=["--json"], values=["--socket", "--config"])
-        try:
-            path = client.socket_path(options.get("--socket"), options.get("--config"))
-            rows = client.ask(path, op="status")["reporters"]
-        except client.NotRunning:
-            output.fail(PROGRAM, "the agent is not running; this is what its directory holds")
-            rows = _in_directory(options.get("--config"))
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
-    except client.AgentError as error:
-        output.fail(PROGRAM, str(error))
-        return TROUBLE
+        path = client.socket_path(options.get("--socket"), options.get("--config"))
+        rows = client.ask(path, op="status")["reporters"]
+    except client.NotRunning:
+        output.fail(PROGRAM, "the agent is not running; this is what its directory holds")
+        rows = _in_directory(options.get("--config"))
     if options.has("--json"):
         output.print_json(rows)
     else:

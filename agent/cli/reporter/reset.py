@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli import GOOD, client
 from xce.agent.cli.options import Options, UsageError
 
 SUMMARY = "forget a reporter's failures and run it again soon"
@@ -14,21 +14,11 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(f"usage: {PROGRAM} [--socket PATH | --config FILE] NAME ...\n\n{SUMMARY}")
         return GOOD
-    try:
-        options = Options(argv, values=["--socket", "--config"])
-        if not options.arguments:
-            raise UsageError("expected the NAME of a reporter")
-        path = client.socket_path(options.get("--socket"), options.get("--config"))
-        for name in options.arguments:
-            client.ask(path, op="reset", reporter=name)
-            print(f"{name}: will run again soon")
-    except UsageError as error:
-        output.fail(PROGRAM, str(error))
-        return USAGE
-    except client.AgentError as error:
-        output.fail(PROGRAM, str(error))
-        return TROUBLE
-    except client.NotRunning as error:
-        output.fail(PROGRAM, str(error))
-        return NOT_RUNNING
+    options = Options(argv, values=["--socket", "--config"])
+    if not options.arguments:
+        raise UsageError("expected the NAME of a reporter")
+    path = client.socket_path(options.get("--socket"), options.get("--config"))
+    for name in options.arguments:
+        client.ask(path, op="reset", reporter=name)
+        print(f"{name}: will run again soon")
     return GOOD
