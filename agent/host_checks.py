@@ -144,7 +144,7 @@ def mounts(settings: AgentFile, agent_pid: int | None, outside: int = 1) -> Find
         shared = _sharing(str(outside), settings.claims.directory) & _sharing(pid, settings.claims.directory)
     except OSError as error:
         text = f"cannot look at the mount namespace of {who}: {error.strerror}"
-        yield Finding("warning", text, "run this as root")
+        yield Finding("warning", text, "run this as root; in a container, with CAP_SYS_PTRACE")
         return
     if shared:
         yield Finding("ok", f"{who} has another mount namespace than PID 1, and mounts propagate out of it")

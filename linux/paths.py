@@ -1,8 +1,9 @@
-"""Opening a file whose whole path may be trusted: nobody but the trusted users could have put it there.
+"""Files and directories by their path: opened where the whole path may be trusted, made, made durable.
 
-Every element from `/` on is opened by itself, beneath the one before, without following links, and its owner
-and mode are read from the descriptor, so that nothing can be swapped between check and use. Works on any
-kernel: with one element at a time there is nothing left that openat2(2) would add.
+Trusted means that nobody but the trusted users could have put it there. Every element from `/` on is opened
+by itself, beneath the one before, without following links, and its owner and mode are read from the
+descriptor, so that nothing can be swapped between check and use. Works on any kernel: with one element at a
+time there is nothing left that openat2(2) would add.
 """
 
 import contextlib
@@ -79,6 +80,15 @@ def _check(here: str, found: os.stat_result, trusted: Collection[int]) -> None:
     if writable and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
         who = "everybody" if writable & stat.S_IWOTH else "its group"
         raise NotTrustedError(here, f"is writable by {who} (mode {stat.S_IMODE(found.st_mode):04o})")
+
+
+def sync_directory(path: str) -> None:
+    """Make what was renamed, made or removed in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def make_directory(path: str, uid: int, gid: int, mode: int) -> None:

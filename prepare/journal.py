@@ -19,6 +19,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from xce.linux.paths import sync_directory
 from xce.model.claim import Binding, BindingState, Claim
 from xce.prepare.step import Evidence, Kept, Step
 
@@ -256,11 +257,7 @@ class Journal:
             connection.execute(_TABLES)
             connection.execute(f"PRAGMA user_version={VERSION}")
         os.rename(new, self.path)
-        directory = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(os.path.dirname(self.path))
 
     def _damage(self) -> str:
         """What is wrong with the file; '' if it is whole, or not there and never was."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from xce.agent.discovery.keep import Memory
+from xce.linux.paths import sync_directory
 
 VERSION = 1
 FILE = "inventory.msgpack"
@@ -61,7 +62,7 @@ class Store:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(f"{self.path}.new", self.path)
-            self._sync_directory()
+            sync_directory(os.path.dirname(self.path))
             self.fault = ""
         except OSError as error:
             self.fault = f"cannot write {self.path}: {error.strerror}"
@@ -73,13 +74,6 @@ class Store:
         except OSError as error:
             return f"{self.path} is {what} and cannot be set aside: {error.strerror}"
         return f"{self.path} was {what}; it is {aside} now"
-
-    def _sync_directory(self) -> None:
-        fd = os.open(os.path.dirname(self.path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def _private(path: str, flags: int) -> int:

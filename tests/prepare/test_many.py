@@ -11,7 +11,8 @@ from xce.model.claim import Ask, BindingState, MountAsk
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-MANY = 500
+MANY = int(os.environ.get("XCE_TEST_BINDINGS", "200"))
+"""What a binding costs is asked for, so few show it as well as many; 500 and more for a long look."""
 ASK = Ask(mounts=[MountAsk(name="a", source="data"), MountAsk(name="b", source="data", read_only=True)])
 
 
@@ -25,7 +26,7 @@ def counts(world: World) -> tuple[int, int, int]:
     return len(os.listdir("/proc/self/fd")), len(world.executor._by_key), len(world.executor._told)
 
 
-def test_five_hundred_bindings_are_taken_up_and_looked_at_quickly(fast: Path, world: World) -> None:
+def test_many_bindings_are_taken_up_and_looked_at_quickly(fast: Path, world: World) -> None:
     for _ in range(MANY):
         binding, claim = world.order(ASK)
         world.executor.prepare(op_id=f"op-{binding.id}", epoch=1, binding=binding, claim=claim, instances={})
@@ -40,29 +41,17 @@ def test_five_hundred_bindings_are_taken_up_and_looked_at_quickly(fast: Path, wo
     world.executor.check()
     looked = time.monotonic() - before
     print(f"taken up in {taken_up:.2f} s, looked at in {looked * 1000:.0f} ms")
-    assert taken_up < 4  # 2 s on an idle machine
-    assert looked < 0.5
+    assert taken_up < 0.5 + MANY * 0.004  # ten times what it takes on an idle machine
+    assert looked < 0.1 + MANY * 0.001
 
 
-def test_a_thousand_bindings_that_came_and_went_leave_nothing(fast: Path, world: World) -> None:
+def test_bindings_that_came_and_went_leave_nothing(fast: Path, world: World) -> None:
     for _ in range(50):
         world.release(world.bind(Ask()).binding)
-    before = (
-        len(os.listdir("/proc/self/fd")),
-        resident(),
-        len(world.executor._by_key),
-        len(world.executor._told),
-    )
-    for _ in range(1000):
+    before, pages = counts(world), resident()
+    for _ in range(2 * MANY):
         world.release(world.bind(Ask()).binding)
     world.executor.news()
-    after = (
-        len(os.listdir("/proc/self/fd")),
-        resident(),
-        len(world.executor._by_key),
-        len(world.executor._told),
-    )
-    assert after[0] == before[0]
-    assert (after[2], after[3]) == (before[2], before[3])
-    assert after[1] - before[1] < 1000  # pages: tombstones, and what the allocator keeps
+    assert counts(world) == before
+    assert resident() - pages < 2 * MANY  # pages: tombstones, and what the allocator keeps
     assert world.leftovers() == []

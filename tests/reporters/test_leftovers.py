@@ -1,4 +1,4 @@
-"""Nothing is left: after a crash of the agent, a thousand starts, a dead file server, and without root."""
+"""Nothing is left: after a crash of the agent, many starts, a dead file server, and without root."""
 
 import json
 import os
@@ -18,6 +18,8 @@ from xce.linux.reaper import Exit
 from xce.linux.spawn import spawn
 
 TREE = Path(__file__).parents[2]
+STARTS = int(os.environ.get("XCE_TEST_STARTS", "400"))
+"""One descriptor or process in sixty that stays is seen; a thousand and more for a long look."""
 
 
 def test_what_a_killed_agent_left_behind_is_ended_before_its_reporter_runs_again(node: Node) -> None:
@@ -53,7 +55,7 @@ def test_what_a_killed_agent_left_behind_is_ended_before_its_reporter_runs_again
 
 
 @pytest.mark.slow
-def test_a_thousand_starts_and_kills_leave_descriptors_threads_and_processes_as_they_were(node: Node) -> None:
+def test_many_starts_and_kills_leave_descriptors_threads_and_processes_as_they_were(node: Node) -> None:
     """Half of them end by themselves and leave a child behind, half are killed at their deadline."""
     node.script("ends", "#!/bin/sh\nsetsid sleep 300 &\necho '{\"a\": 1}'\n", "interval: 0.01\n")
     hang = "#!/bin/sh\ntrap '' TERM\nsleep 300 & sleep 300\n"
@@ -68,14 +70,14 @@ def test_a_thousand_starts_and_kills_leave_descriptors_threads_and_processes_as_
     forgive()
     node.ran("hangs", 5)
     before = resources()
-    node.until(lambda: len(node.runs("ends")) + len(node.runs("hangs")) >= 1000, within=200)
-    assert len(node.runs("hangs")) > 200
+    node.until(lambda: len(node.runs("ends")) + len(node.runs("hangs")) >= STARTS, within=200)
+    assert len(node.runs("hangs")) > STARTS / 5
     assert {result.fault for result in node.runs("ends")} == {""}
     assert {result.fault for result in node.runs("hangs")} == {"did not finish within 0.02 s"}
     descriptors, threads, memory = resources()
     assert abs(descriptors - before[0]) <= 6  # two runs at most are in progress
     assert threads == before[1]
-    assert memory - before[2] < 30 << 20
+    assert memory - before[2] < STARTS * 30_000
     assert len(node.children()) < 10
 
 
