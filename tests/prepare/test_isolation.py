@@ -202,6 +202,9 @@ def test_the_old_controller_is_narrowed_too_when_one_of_two_bindings_goes(world:
     assert world.opened(other.binding, *OWN_AND_OTHER) == ["ok", "ok"]
     world.release(one.binding)
     assert world.opened(other.binding, *OWN_AND_OTHER) == [DENIED, "ok"]
+    old = world.evidence(other.binding, "group")["groups"][1]
+    world.release(other.binding)
+    assert not os.path.exists(old)
 
 
 def test_a_device_whose_number_changes_is_allowed_under_its_new_one_and_told_so(
