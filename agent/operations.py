@@ -88,14 +88,14 @@ class Operations:
     def _inventory(self, _request: Request, reply: Reply) -> None:
         held = self._daemon.node.inventory(DISCOVERY)
         crew = self._daemon.crew
-        state = self._daemon.node.states.get(DISCOVERY)
-        instances = crew.discovery.instances() if crew and crew.discovery else []
+        discovery = crew.discovery if crew else None
+        complete = bool(held and held.complete)
         reply(
             {
                 "generation": held.generation if held else 0,
-                "complete": bool(held and held.complete),
-                "trouble": (state.cause if state else "") or ("" if held else "nothing has been read yet"),
-                "instances": msgspec.to_builtins(instances),
+                "complete": complete,
+                "trouble": "" if complete or discovery is None else discovery.unseen(),
+                "instances": msgspec.to_builtins(discovery.instances() if discovery else []),
             }
         )
 

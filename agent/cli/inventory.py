@@ -9,6 +9,7 @@ import msgspec
 
 from xce.agent.cli import GOOD, TROUBLE, inventory_clear, machine, output
 from xce.agent.cli.options import Options, UsageError
+from xce.agent.discovery.ill import ill
 from xce.agent.picture.plan import Plan, shown
 from xce.agent.probe import attributes
 from xce.model.instance import Health, Instance
@@ -35,8 +36,6 @@ WIDTH = 80
 ID_CHARACTERS, LEAST_PRODUCT = (12, 8), 13
 SOME = 8
 """Names before `and N more`."""
-PORTS = frozenset({"nic", "nic-port", "rdma", "bond"})
-"""A port that is down or unknown is no trouble of the node."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -57,15 +56,6 @@ def run(argv: Sequence[str]) -> int:
     if options.arguments:
         return _one(found, options.arguments[0], as_json=options.has("--json"))
     return _all(found, options.get("--kind"), as_json=options.has("--json"))
-
-
-def ill(instance: Instance) -> bool:
-    """Whether it needs a person: not what is only laid out so, and no port without a cable."""
-    if instance.health in (Health.LOST, Health.QUARANTINED):
-        return True
-    if instance.kind in PORTS or instance.health is Health.AVAILABLE:
-        return False
-    return instance.health is Health.UNKNOWN or bool(instance.evidence)
 
 
 def _record(options: Options) -> int:
@@ -124,6 +114,9 @@ def lines(found: machine.Seen, listed: list[Instance]) -> Iterator[str]:
         yield from _wrapped("not complete:", found.trouble or "the reason is not known")
     for note in found.notes:
         yield from _wrapped("topology file:", note)
+    if any(map(ill, listed)):
+        yield ""
+        yield f"what was seen of one, and what ends it: {PROGRAM} NAME"
 
 
 def _table(listed: Sequence[Instance], names: dict[str, str]) -> list[str]:
@@ -269,7 +262,7 @@ def find(found: Sequence[Instance], name: str) -> Instance:
     exact = [one for one in found if one.id == name] or [
         one for one in found if name in (names[one.id], one.attributes.get("pci"))
     ]
-    matching = exact or [one for one in found if one.id.startswith(name)]
+    matching = exact or [one for one in found if machine.abbreviates(name, one.id)]
     if len(matching) == 1:
         return matching[0]
     if not matching:

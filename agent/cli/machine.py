@@ -42,6 +42,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What of an admin's file was not taken."""
 
 
+def abbreviates(text: str, id_: str) -> bool:
+    """Whether it is the beginning of an id, or its two ends as the table shows them: `MIG-c7..409fd`."""
+    head, _, tail = text.partition("..")
+    return id_.startswith(head) and id_.endswith(tail)
+
+
 def seen(options: Options) -> Seen:
     """By the options of a command. Raises `UsageError`, `client.AgentError`, `client.NotRunning`."""
     if path := options.get("--from"):
@@ -53,7 +59,7 @@ def seen(options: Options) -> Seen:
         raise UsageError("--groups goes with --from or --here: a running agent has its own topology file")
     named = options.has("--socket") or options.has("--config")
     try:
-        return _of_agent(client.socket_path(options.get("--socket"), options.get("--config")))
+        return of_agent(client.socket_path(options.get("--socket"), options.get("--config")))
     except client.NotRunning:
         if named:
             raise
@@ -68,7 +74,8 @@ def read(options: Options) -> "Machine":
     return _read(_settings(options))
 
 
-def _of_agent(path: str) -> Seen:
+def of_agent(path: str) -> Seen:
+    """What the agent at this socket knows."""
     answer = client.ask(path, op="inventory")
     return Seen(
         title=os.uname().nodename,

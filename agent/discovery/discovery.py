@@ -8,7 +8,7 @@ something differs. Ports are the configuration's, and told with or without a pro
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from xce.agent.discovery import expect, keep, ports
+from xce.agent.discovery import expect, ill, keep, ports
 from xce.agent.discovery.keep import Memory, Moment
 from xce.agent.discovery.prober import Prober
 from xce.agent.discovery.store import Store
@@ -72,6 +72,7 @@ class Discovery:
         self._boot = proc.boot_id()
         self._store = Store(state_directory)
         self._memory, self.damage = self._store.read()
+        self._ill = ill.told(self._memory.instances.values())
         self._suspect = bool(self.damage)
         self._rules = _rules(settings.health)
         self._line: Line | None = None
@@ -168,8 +169,20 @@ class Discovery:
         return [*found, *ports.instances(self.settings.ports, self.settings.root)]
 
     def faults(self) -> dict[str, str]:
-        """What is wrong with the memory, by what it is about."""
-        return {"inventory file": self._store.fault or self.damage}
+        """What is wrong with the memory and with what it holds, by what it is about."""
+        devices = self._ill if self.settings.enabled else ""
+        return {"inventory file": self._store.fault or self.damage, "devices": devices}
+
+    def unseen(self) -> str:
+        """What keeps the inventory from being complete."""
+        if self.prober.cause or self._line is None:
+            return self.prober.cause or "nothing has been read yet"
+        blind = {**self._line.blind, **self._unheard}
+        parts = [f"the parts of {one} could not be read" for one in self._line.partial]
+        waiting = [f"{one} has not answered yet" for one in self._line.pending]
+        return "; ".join(
+            [*(f"{one}: {why}" for one, why in blind.items()), *waiting, *parts, *self._line.holes]
+        )
 
     def view(self) -> View:
         """The probe as `status` shows it."""
@@ -225,7 +238,7 @@ class Discovery:
 
     def _remember(self, memory: Memory) -> None:
         if memory != self._memory:
-            self._memory = memory
+            self._memory, self._ill = memory, ill.told(memory.instances.values())
             self._store.write(memory)
 
     def _publish(self) -> None:

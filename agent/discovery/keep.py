@@ -101,6 +101,9 @@ def cleared(memory: Memory, id_: str, verdict: Verdict, *, who: str, why: str, m
         raise ValueError(f"cannot clear {id_} without a reason")
     if one.health is Health.LOST and one.reason.startswith(REMOVED):
         return _forgotten(memory, id_)
+    if one.health is Health.LOST:
+        ends = one.recovery or "once it is found again"
+        raise ValueError(f"cannot clear {id_}: it is lost ({one.reason}); that ends {ends}")
     record = memory.records.get(id_)
     if record is None:
         raise ValueError(f"cannot clear {id_}: it is {one.health.value}, and nothing is held against it")

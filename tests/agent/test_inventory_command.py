@@ -13,7 +13,9 @@ import pytest
 
 from tests.agent.picture.test_plan import H100
 from tests.hardware import recorded
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, inventory, main
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, inventory_clear, main
+from xce.agent.cli.options import UsageError
+from xce.agent.discovery import ill
 from xce.agent.probe import facts, machinefile, once
 from xce.model.configuration import Discovery
 from xce.model.instance import Health, Instance
@@ -74,6 +76,15 @@ def test_a_name_that_is_none_or_several_is_refused_with_a_way_out(command: Any) 
     assert (many.code, "is not one instance but 3" in many.err) == (USAGE, True)
 
 
+def test_an_id_to_clear_is_given_as_the_table_shows_it_and_never_by_a_number() -> None:
+    ids = ["GPU-aa01", "GPU-aa01/part0", "GPU-ab02", "MIG-c7384736-d1f2"]
+    shown = {"GPU-aa": "GPU-aa01", "GPU-aa01": "GPU-aa01", "MIG-c7..d1f2": "MIG-c7384736-d1f2"}
+    assert {text: inventory_clear.whole(text, ids) for text in shown} == shown
+    for text, why in (("GPU-a", "beginning of 2 ids"), ("GPU0", "no id begins with")):
+        with pytest.raises(UsageError, match=why):
+            inventory_clear.whole(text, ids)
+
+
 def test_json_holds_all_and_can_be_read_back(command: Any) -> None:
     told = json.loads(command("inventory", "--from", H100, "--json").out)
     units = msgspec.convert(told["instances"], list[Instance])
@@ -102,7 +113,7 @@ def test_kinds_are_chosen_and_a_kind_that_is_not_there_is_told(command: Any) -> 
     ],
 )
 def test_what_needs_a_person_is_told_from_how_things_are_laid_out(change: dict[str, Any], good: bool) -> None:
-    assert inventory.ill(Instance(**{"id": "x", "kind": "gpu", **change})) is not good
+    assert ill.ill(Instance(**{"id": "x", "kind": "gpu", **change})) is not good
 
 
 def test_a_machine_with_a_lost_gpu_ends_with_one_and_names_it(tmp_path: Path, command: Any) -> None:

@@ -81,6 +81,7 @@ def test_c_gpu_06_a_driver_that_does_not_match_makes_gpus_unknown_and_not_gone(
     site.until(lambda: rig.probe()["runs"] >= 4)
     assert rig.probe()["failures"] == 0
     assert any("mismatch" in line for line in rig.node.status()["trouble"])
+    assert "not complete: nvidia: driver/library mismatch" in rig.node.command("inventory").stdout
     rig.step(2)
     site.until(lambda: rig.health() == {uuid("f", 0): "available", uuid("f", 1): "available"})
     assert rig.node.pid == agent

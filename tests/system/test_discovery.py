@@ -93,7 +93,14 @@ def test_a_gpu_with_a_condemning_xid_is_not_offered_until_an_admin_says_so(site:
     with pytest.raises(client.AgentError, match="without a reason"):
         rig.node.ask(op="inventory-clear", id=FOUR[2], reason=" ")
     assert rig.node.command("inventory", "clear", FOUR[2]).returncode == 2, "it wants a reason"
-    cleared = rig.node.command("inventory", "clear", FOUR[2], "--reason", "looked at it")
+    (told,) = [line for line in rig.node.status()["trouble"] if line.startswith("devices: ")]
+    assert told.startswith(f"devices: {FOUR[2]} is unavailable (XID 79"), "status says it too"
+    assert told.endswith(f"xce-agent inventory {FOUR[2]}"), "and what to look at next"
+    by_name = rig.node.command("inventory", "clear", "GPU2", "--reason", "looked at it")
+    assert (by_name.returncode, "xce-agent inventory NAME" in by_name.stderr) == (2, True), (
+        "no index is an id"
+    )
+    cleared = rig.node.command("inventory", "clear", FOUR[2][:12], "--reason", "looked at it")
     assert (cleared.returncode, cleared.stdout) == (0, f"{FOUR[2]}: cleared\n")
     site.until(lambda: rig.health() == WELL)
 
