@@ -28,6 +28,7 @@ from xce.agent.memory import Memory
 from xce.agent.node import Node
 from xce.agent.operations import Operations
 from xce.agent.service import Service
+from xce.agent.trust import Trust
 from xce.agent.types import Types
 from xce.linux import listen, proc
 from xce.linux.loop import Loop, Timer
@@ -98,11 +99,13 @@ class Daemon:
         holdings = self.claims.holdings if self.claims else None
         self.core = Core(who, self.node, now=self.loop.now(), random=random.uniform, holdings=holdings)
         self.loop.after_turn(self._settle)
+        self.trust = Trust(lambda: self.settings)
         self.link = Link(
             self.loop,
             self.core,
             endpoint=settings.broker,
-            credentials=lambda: identity.credentials(self.settings),
+            credentials=self.trust.credentials,
+            trust=self.trust,
             on_effect=self._on_effect,
         )
         self.loop.after_turn(self._after_turn)
@@ -300,6 +303,7 @@ class Daemon:
             "service manager": self._service.fault,
             "state directory": self.memory.fault,
             "link": self.link.fault,
+            "broker key": self.trust.fault,
             "claims": self.claims.fault if self.claims else "",
             "namespace": self.claims.unseen if self.claims else "",
         }

@@ -7,14 +7,18 @@ A message that cannot be encoded or is too long is dropped, counted and shown: i
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from xce.agent.core import NEVER, Core
 from xce.agent.effect import Close, Effect, Open, Send
 from xce.linux.loop import Loop, Timer
-from xce.model.message import DOCUMENT_BYTES, Welcome
+from xce.model.message import DOCUMENT_BYTES, Pulse, Welcome
 from xce.wire import codec
 from xce.wire.dealer import Dealer, LinkEvent, LinkState
 from xce.wire.keys import KeyPair
+
+if TYPE_CHECKING:
+    from xce.agent.trust import Trust
 
 TURN = 256
 """Messages of the broker that are taken in one turn."""
@@ -24,8 +28,9 @@ class Link:
     """Runs `core` on `loop`. `on_effect` gets every effect that is not about the socket.
 
     `credentials` gives our key and the broker's for a new socket, and raises `ValueError` when there are none
-    that can be used. An empty `endpoint` means that there is no broker. Without `every_turn` the owner calls
-    `turn` when the book has changed: for thousands of links on one loop.
+    that can be used; `trust`, where it is given, hears how the broker's key did. An empty `endpoint` means
+    that there is no broker. Without `every_turn` the owner calls `turn` when the book has changed: for
+    thousands of links on one loop.
     """
 
     def __init__(
@@ -36,9 +41,10 @@ class Link:
         endpoint: str,
         credentials: Callable[[], tuple[KeyPair | None, bytes | None]],
         on_effect: Callable[[Effect], None],
+        trust: "Trust | None" = None,
         every_turn: bool = True,
     ) -> None:
-        self.endpoint, self._credentials = endpoint, credentials
+        self.endpoint, self._credentials, self._trust = endpoint, credentials, trust
         self.fault = ""
         """The newest message since the last welcome that could not be encoded or decoded, in words."""
         self.faults = 0
@@ -100,12 +106,18 @@ class Link:
                 continue
             if isinstance(message, Welcome):
                 self.fault = ""
+            if self._trust is not None and isinstance(message, Welcome | Pulse) and message.next_key:
+                self._trust.announced(message.next_key)
             self._core.receive(message, now)
 
     def _tell(self, event: LinkEvent, now: float) -> None:
         if event.state is LinkState.READY:
+            if self._trust is not None:
+                self._trust.linked()
             self._core.link_up(now)
-        elif event.final:
+        elif event.final or (
+            event.state is LinkState.WRONG_KEY and self._trust is not None and self._trust.mismatch()
+        ):
             self._core.link_failed(event.text, now)
         elif event.state is not LinkState.CONNECTED:
             self._core.link_down(event.text, now)

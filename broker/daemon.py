@@ -133,6 +133,7 @@ class Daemon:
     def run(self) -> None:
         """Serve until a signal says stop."""
         now = time.monotonic()
+        self.broker.state.next_key = self._next_key()
         self._server.begin(self.broker.start(now))
         self._server.begin(self.broker.add_keys(self._accepted_keys()))
         zap = Authenticator(self.broker.accepts) if self.config.listen else None
@@ -296,8 +297,21 @@ class Daemon:
             self._filled = filled
             self._server.perform(self.broker.reload(site, time.monotonic(), config=self._with_room(config)))
             log.info("took up broker.yaml, resources.yaml and hosts.yaml")
+        self.broker.state.next_key = self._next_key()
         self._server.perform(self.broker.add_keys(self._accepted_keys()))
         self._notify(f"READY=1\nSTATUS={self._status()}")
+
+    def _next_key(self) -> str:
+        """The public key that is to be ours soon, '' if none is."""
+        path = Path(self.config.key)
+        path = path.with_name(f"{path.stem}.next.pub")
+        trouble = self.broker.questions.trouble
+        trouble.pop("next key", None)
+        try:
+            return keys.load(path, secret=False).public.decode() if path.exists() else ""
+        except keys.KeyFileError as error:
+            trouble["next key"] = f"it is not announced: {error}"
+            return ""
 
     def _accepted_keys(self) -> list[KeyAdded]:
         """Keys of the directory of accepted ones; those that cannot be used are trouble."""

@@ -210,6 +210,8 @@ class Welcome(_Document, frozen=True, kw_only=True, tag="welcome"):
     holds: list[Hold] = []
     bindings: bool = False
     """Say all bindings (`BindingNews.full`): the broker knows of others, or knows them otherwise."""
+    next_key: str = ""
+    """The public key that the broker will have soon, while it is being rotated."""
 
 
 class Refused(_Document, frozen=True, kw_only=True, tag="refused"):
@@ -233,6 +235,8 @@ class Pulse(_Document, frozen=True, kw_only=True, tag="pulse"):
     """Answer to a heartbeat."""
 
     sequence: int
+    next_key: str = ""
+    """As in `Welcome`."""
 
 
 class Standing(_Document, frozen=True, kw_only=True, tag="standing"):

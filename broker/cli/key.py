@@ -46,6 +46,7 @@ _VERBS = {
     "add": "let the broker accept a public key",
     "revoke": "let the broker accept a key no longer; its connections are cut off",
     "list": "list accepted and revoked keys",
+    "rotate": "give the broker another key, in two steps, without a host that falls out",
 }
 
 
@@ -62,12 +63,17 @@ def parser() -> argparse.ArgumentParser:
             Example("xce-broker key add --offline admin.pub", "from its next start or reload"),
             Example("xce-broker key revoke node17 --reason 'disk was sold'", "never again"),
             Example("xce-broker key list", "who is known"),
+            Example("xce-broker key rotate", "a new key for the broker: says what to do next"),
         ],
         connects=False,
     )
     verbs = made.add_subparsers(dest="verb", required=True, metavar="|".join(_VERBS))
     under = {verb: verbs.add_parser(verb, help=what, description=what) for verb, what in _VERBS.items()}
-    new, add, revoke, listing = under.values()
+    new, add, revoke, listing, rotate = under.values()
+    rotate.add_argument("--finish", action="store_true", help="all hosts have heard of it: change it")
+    rotate.add_argument(
+        "--directory", type=Path, default=KEYS, help="of the broker's key; default: %(default)s"
+    )
     new.add_argument("name", help="whose; `broker` for the broker itself")
     new.add_argument("--role", choices=[role.value for role in Role], help="needed, but for the broker")
     new.add_argument("--hosts", default="", metavar="PATTERNS", help="agents: host names, comma between them")
@@ -90,7 +96,9 @@ def run(argv: Sequence[str]) -> int:
     """Carry the command out."""
     return carry_out(
         parser(),
-        lambda options: {"new": _new, "add": _add, "revoke": _revoke, "list": _list}[options.verb](options),
+        lambda options: {"new": _new, "add": _add, "revoke": _revoke, "list": _list, "rotate": _rotate}[
+            options.verb
+        ](options),
         argv,
     )
 
@@ -152,6 +160,31 @@ def _give_to_service(secret: Path) -> None:
         return
     if os.geteuid() == 0:
         os.chown(secret, user.pw_uid, user.pw_gid, follow_symlinks=False)
+
+
+def _rotate(options: argparse.Namespace) -> int:
+    """Two steps, each of which may be repeated; between them the running broker announces the next key."""
+    now, following = options.directory / "broker", options.directory / "broker.next"
+    if not options.finish:
+        keys.load(Path(f"{now}.key"), secret=True)
+        pair = keys.new("broker", "broker")
+        _save(pair, Path(f"{following}.key"), Path(f"{following}.pub"))
+        print(f"{following}.key  is to be the broker's key. Next:")
+        print("  systemctl reload xce-broker      # it is announced to every agent that is linked")
+        print("  xce-broker hosts --problems      # hosts that are away have to be told by hand")
+        print("  xce-broker key rotate --finish   # after one heartbeat, at least")
+        return GOOD
+    if not any(Path(f"{following}.{kind}").exists() for kind in ("key", "pub")):
+        raise UsageError(f"there is no {following}.key", "begin with: xce-broker key rotate")
+    for kind in ("key", "pub"):
+        if Path(f"{following}.{kind}").exists():
+            if Path(f"{now}.{kind}").exists():  # not, if this was broken off right here
+                os.replace(f"{now}.{kind}", f"{now}.old.{kind}")
+            os.replace(f"{following}.{kind}", f"{now}.{kind}")
+    print(f"{now}.key  is new; {now}.old.key is the old one. Next:")
+    print("  systemctl restart xce-broker     # agents come back with the new key by themselves")
+    print(f"  rm {now}.old.*  # when no host is missing")
+    return GOOD
 
 
 def _add(options: argparse.Namespace) -> int:

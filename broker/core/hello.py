@@ -159,6 +159,7 @@ class Hellos:
             conditions=host.view.conditions if host else [],
             holds=host.view.holds if host else [],
             bindings=bindings,
+            next_key=state.next_key,
         )
 
     def _rival(self, host: Host, peer: Peer, hello: m.Hello, now: float) -> None:

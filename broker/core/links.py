@@ -81,7 +81,7 @@ class Links:
             holds = peer.identity.digest() if heartbeat.digest else ""
         if holds != heartbeat.digest:
             self._ask_again(peer, "the broker holds other values than you", now)
-        self.state.send(peer, m.Pulse(sequence=heartbeat.sequence))
+        self.state.send(peer, m.Pulse(sequence=heartbeat.sequence, next_key=self.state.next_key))
 
     def _ask_again(self, peer: Peer, reason: str, now: float) -> None:
         if peer.asked_again and now - peer.asked_again < RESYNC_S:

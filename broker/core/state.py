@@ -35,6 +35,8 @@ class State:
         wall: Callable[[], str],
     ) -> None:
         self.config, self.site, self.journal, self.wall = config, site, journal, wall
+        self.next_key = ""
+        """The public key that the broker will have soon; told to agents."""
         self.supply = SupplyMap()
         self.types = Types(site.types, journal.ledger.types)
         self.intake = Intake(self.supply, self.types)

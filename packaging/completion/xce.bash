@@ -35,7 +35,7 @@ _xce() {
         xce-broker/doctor) words='--config --json --help' ;;
         xce-broker/watch) words='--broker --key --broker-key --timeout --location --count --seconds --json --help' ;;
         xce-broker/snapshot) words='--broker --key --broker-key --timeout --inventories --json --help' ;;
-        xce-broker/key) words='new add revoke list --hosts --help --role --offline --reason --directory --broker --key --broker-key --timeout --json' ;;
+        xce-broker/key) words='new add revoke list rotate --hosts --help --role --offline --reason --directory --broker --key --broker-key --timeout --json --finish' ;;
         xce-broker/backup) words='--broker --key --broker-key --timeout --config --help' ;;
         xce-broker/restore) words='--config --help' ;;
         xce-broker/export) words='--broker --key --broker-key --timeout --from --config --help' ;;

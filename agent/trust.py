@@ -1,0 +1,78 @@
+"""The broker's public key as this host holds it, and the next one that the broker has announced.
+
+The next one lies beside the first (`broker.next.pub`). When the broker's key does not match, the other is
+tried; when a link is up with the next one, it takes the place of the first. Only a broker that has proven the
+key that is trusted can announce another.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from xce.agent import identity
+from xce.model.configuration import AgentFile, ExternalFile
+from xce.wire import keys
+from xce.wire.keys import KeyFileError, KeyPair
+
+
+class Trust:
+    """What the link asks for credentials; `settings` gives those that are in force."""
+
+    def __init__(self, settings: Callable[[], AgentFile | ExternalFile]) -> None:
+        self._settings = settings
+        self._other = False
+        """The next key is tried."""
+        self._announced = ""
+        self.fault = ""
+        """Why a key that was announced is not kept."""
+
+    def credentials(self) -> tuple[KeyPair | None, bytes | None]:
+        """See `identity.credentials`; with the next key of the broker when that is to be tried."""
+        ours, theirs = identity.credentials(self._settings())
+        if theirs is None or not self._other:
+            return ours, theirs
+        try:
+            return ours, keys.load(self._next(), secret=False).public
+        except KeyFileError:
+            self._other = False
+            return ours, theirs
+
+    def mismatch(self) -> bool:
+        """The broker has another key than the one that was tried; True: there is another to try."""
+        self._other = not self._other and self._next().exists()
+        return self._other
+
+    def linked(self) -> None:
+        """The broker has proven its key; the next one that it had is its key now."""
+        if not self._other:
+            return
+        self._other, self._announced = False, ""
+        try:
+            os.replace(self._next(), self._settings().broker_key)
+        except OSError as error:
+            self._keep_fault(error.strerror or str(error))
+
+    def announced(self, public: str) -> None:
+        """The broker says which key it will have."""
+        if public == self._announced or not keys.is_public(public) or not self._secured():
+            return
+        self._announced, self.fault = public, ""
+        fresh = self._next().with_suffix(".fresh")
+        try:
+            fresh.unlink(missing_ok=True)
+            keys.save(KeyPair("broker", "broker", public.encode()), fresh)
+            os.replace(fresh, self._next())
+        except (KeyFileError, OSError) as error:
+            self._keep_fault(str(error))
+
+    def _secured(self) -> bool:
+        return not self._settings().broker.startswith("ipc://")
+
+    def _next(self) -> Path:
+        path = Path(self._settings().broker_key)
+        return path.with_name(f"{path.stem}.next{path.suffix}")
+
+    def _keep_fault(self, why: str) -> None:
+        self.fault = (
+            f"the broker's next key cannot be kept: {why}; copy it by hand before the broker changes it"
+        )
