@@ -1,0 +1,53 @@
+"""The same packages for Debian: installed, upgraded with an edited file, kept while a job runs, removed."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.hosts.box import Host
+from tests.hosts.conftest import NEXT
+from tests.hosts.test_packages import alive, available, job_of, serve
+from tests.project import tree
+
+pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def debs(packages: Path) -> None:
+    """Beside the RPM packages that they are made of."""
+    for folder in (packages, packages / "next"):
+        command = [str(tree.ROOT / "packaging/deb/build"), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
+def dpkg(host: Host, *arguments: str) -> str:
+    return host.must("sh", "-c", " ".join(["dpkg", *arguments]))
+
+
+def test_a_debian_host_is_served_upgraded_and_freed(host: Host) -> None:
+    dpkg(host, "-i", "/packages/*.deb")
+    assert (
+        host.must("systemctl", "is-enabled", "xce-agent", "xce-broker", "xce-jobs").split() == ["enabled"] * 3
+    )
+    serve(host)
+    assert host.unit("xce-broker", "User")["User"] == "xce-broker"
+    before = host.read("/etc/xce/agent.yaml")
+    pid = job_of(host)
+    dpkg(host, "--force-confold", "-i", "/packages/next/*.deb")
+    available(host)
+    assert NEXT in host.must("xce-agent", "status")
+    assert host.read("/etc/xce/agent.yaml") == before
+    assert "novelty" in host.read("/etc/xce/agent.yaml.dpkg-dist")
+    assert alive(host, pid)
+    refused = host.run("dpkg", "-r", "xce-agent")
+    assert refused.returncode != 0
+    assert "job job1 runs" in refused.stderr
+    assert host.run("xce-agent", "status").returncode == 0, "nothing has been stopped"
+    host.must("kill", str(pid))
+    host.until(lambda: host.run("xce-agent", "removal").returncode == 0, "to be free")
+    dpkg(host, "-r", "xce-agent", "xce-broker", "xce-libs")
+    assert host.run("systemctl", "is-active", "xce-agent").stdout.strip() == "inactive"
+    assert "127.0.0.1" in host.read("/etc/xce/agent.yaml")
+    assert host.run("test", "-e", "/usr/lib/xce/site").returncode != 0
