@@ -166,7 +166,8 @@ def _rotate(options: argparse.Namespace) -> int:
     """Two steps, each of which may be repeated; between them the running broker announces the next key."""
     now, following = options.directory / "broker", options.directory / "broker.next"
     if not options.finish:
-        keys.load(Path(f"{now}.key"), secret=True)
+        if not os.path.lexists(f"{now}.key"):
+            raise UsageError(f"there is no {now}.key", "begin with: xce-broker key new broker")
         pair = keys.new("broker", "broker")
         _save(pair, Path(f"{following}.key"), Path(f"{following}.pub"))
         print(f"{following}.key  is to be the broker's key. Next:")
