@@ -2,8 +2,9 @@
 
 `claims` all bindings of this node · `claim` one of them, or all of a claim or consumer, with their steps ·
 `claim-wait` the same with the consumer's variables, once it is ready, within `seconds` · `claim-add` puts a
-process into the consumer's cgroups · `claim-release` takes it back. What the thread of claims knows is asked
-there; nothing here waits.
+process into the consumer's cgroups · `claim-release` takes it back. A worker may say `publish`, `wait`,
+`add-process` and `unpublish` for these: `publish` is `claim-wait` for what a binding mounts, too, since all
+of it is made true at once. What the thread of claims knows is asked there; nothing here waits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,12 +37,19 @@ class ClaimOperations:
 
     def table(self) -> dict[str, Operation]:
         """By the name that a request gives in `op`."""
+        wait = Operation(self._wait, changes=True)
+        add = Operation(self._add, changes=True)
+        release = Operation(self._release, changes=True)
         return {
             "claims": Operation(self._all),
             "claim": Operation(self._one),
-            "claim-wait": Operation(self._wait, changes=True),
-            "claim-add": Operation(self._add, changes=True),
-            "claim-release": Operation(self._release, changes=True),
+            "claim-wait": wait,
+            "claim-add": add,
+            "claim-release": release,
+            "publish": wait,
+            "wait": wait,
+            "add-process": add,
+            "unpublish": release,
         }
 
     def _all(self, _request: Request, reply: Reply) -> None:

@@ -267,8 +267,10 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
         (waited,) = agent.ask(op="claim-wait", name="job", seconds=5)["bindings"]
         assert waited["variables"]["GREETING"] == "hello"
         assert "variables" not in agent.ask(op="claim", name="job")["bindings"][0]
+        assert agent.ask(op="publish", name="job", seconds=5)["bindings"] == [waited]
+        assert agent.ask(op="wait", name="job", seconds=5)["bindings"] == [waited]
         with subprocess.Popen(["sleep", "15"]) as child:
-            added = agent.ask(op="claim-add", name="j", pid=child.pid)
+            added = agent.ask(op="add-process", name="j", pid=child.pid)
             assert added["groups"] == waited["groups"]
             (name,) = {Path(group).name for group in waited["groups"]}
             assert f"/{name}\n" in Path(f"/proc/{child.pid}/cgroup").read_text()
