@@ -237,14 +237,22 @@ def unshare(*, root: str, new: list[str]) -> Evidence:
 
 
 def remove(*, root: str, elements: list[str]) -> Evidence:
-    """Remove the tree at the end of `elements`, then those above it that are empty; what is left, and why."""
+    """Remove the tree at the end of `elements`, then those above it that are empty; what is left, and why.
+
+    Of what its user has moved away, nothing is ours any more; a link or file in its place goes as such.
+    """
     with opened(beneath.open_root(root)) as top:
         above = "/".join(elements[:-1])
         try:
-            parent = beneath.open_beneath(top, above) if above else os.dup(top)
-        except FileNotFoundError:
-            return {"left": []}
+            how = os.O_PATH | os.O_DIRECTORY
+            parent = beneath.open_beneath(top, above, how) if above else os.dup(top)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return {"left": []}
+            raise
         with opened(parent):
+            with contextlib.suppress(OSError):  # a directory, most of the time
+                os.unlink(elements[-1], dir_fd=parent)
             left = beneath.remove_tree(parent, elements[-1], budget=LOOKED_AT)
         if not left:
             _unmake(top, ["/".join(elements[:count]) for count in range(1, len(elements))])
