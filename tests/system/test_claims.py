@@ -260,6 +260,7 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
         assert done.returncode == 7, done.stderr
         assert done.stdout.splitlines() == ["hello", "full yes", "zero no"]
         assert agent.command("claim", "why", "j").stdout == "it is ready\n"
+        site.until(lambda: bindings_of(agent)[made[0]]["standing"] == "ready")  # the broker has it too
         listed = agent.command("claim", "list").stdout.splitlines()
         assert listed[1].split()[:6] == [made[0], "job", "j", "ready", "ready", "card-full"]
         plan = agent.command("claim", "plan", made[0]).stdout
