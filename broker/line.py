@@ -26,6 +26,8 @@ from xce.wire.keys import KeyPair
 RETRY_S = (0.05, 0.5)
 """Clients are few: they come back sooner than agents."""
 REMAKE_S = 2.0
+SURE_S = 1.0
+"""So long a link that tries again has to tell the same, before a command gives up."""
 DEFINITE = frozenset({LinkState.REJECTED, LinkState.WRONG_KEY, LinkState.NOT_A_BROKER})
 """States that waiting will hardly heal: a command tells them at once."""
 
@@ -55,7 +57,7 @@ class Line:
         """Messages that this version cannot read."""
         self._clock, self._encode = clock, codec.encode_json if json else codec.encode
         self._dealer: Dealer | None = self._connect()
-        self._remake_at = 0.0
+        self._remake_at = self._news_at = 0.0
         self._news = LinkEvent(LinkState.CONNECTING, f"connecting to {broker.endpoint}")
         self._open: list[Conversation] = []
         self._unsent: list[Request] = []
@@ -101,8 +103,15 @@ class Line:
         return bool(events or frames) or dealer.readable()
 
     def definite(self) -> bool:
-        """Whether the link has failed for a reason that waiting will hardly heal."""
-        return self.refused is not None or self._news.state in DEFINITE
+        """Whether the link has failed for a reason that waiting will hardly heal.
+
+        A broker that is killed in the middle of a key exchange looks like one with another key, until it is
+        back: unless the dealer has given up, such a state has to last.
+        """
+        if self.refused is not None:
+            return True
+        lasts = self._news.final or self._clock() - self._news_at >= SURE_S
+        return self._news.state in DEFINITE and lasts
 
     def problem(self, waited_s: float) -> BrokerError:
         """What to raise when no answer has come."""
@@ -138,7 +147,7 @@ class Line:
     def _look(self, events: list[LinkEvent], now: float) -> bool:
         """Take what happened to the link; whether the dealer has given up and is closed."""
         for event in events:
-            self._news = event
+            self._news, self._news_at = event, now
             up = event.state is LinkState.READY
             if up or event.state not in {LinkState.CONNECTING, LinkState.CONNECTED}:
                 self._tell(LinkNews(up, event.text))
