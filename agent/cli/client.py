@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from xce.agent.cli import NOT_RUNNING, CommandError
+from xce.agent.cli.options import UsageError
 
 SOCKET, EXTERNAL_SOCKET = "/run/xce-agent/agent.sock", "/run/xce-reporter/agent.sock"
 TIMEOUT_S = 5.0
@@ -50,7 +51,7 @@ def follow(path: str, *, within_s: float = TIMEOUT_S, **request: Any) -> Iterato
 def socket_path(given: str, configuration: str = "", *, external: bool = False) -> str:
     """The agent's socket: as given, where the given configuration says, of the environment's
     XCE_AGENT_SOCKET, or where /etc/xce/agent.yaml says; the same of an external reporter, without the
-    environment. Raises `NotRunning`.
+    environment. Raises `UsageError` for a configuration that cannot be used.
     """
     usual = EXTERNAL_SOCKET if external else SOCKET
     if not given and not configuration and not external:
@@ -73,7 +74,7 @@ def _configured(path: str, *, external: bool) -> str:
         settings = config.read(path or default, kind, memory=Memory(""), must_exist=bool(path))
     except ConfigRefused as refused:
         if path:
-            raise NotRunning(str(refused)) from refused
+            raise UsageError(str(refused)) from refused
         return ""
     return f"{settings.run_directory}/agent.sock"
 

@@ -5,7 +5,6 @@ is not known is absent. What moves by itself (clocks, link speed of an idle GPU)
 reading a new generation.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -159,19 +158,3 @@ def known(**values: Value | tuple[str, ...] | None) -> dict[str, Value]:
             continue
         found[name] = list(value) if isinstance(value, tuple) else value
     return found
-
-
-def unfit(attributes: dict[str, Value]) -> Sequence[str]:
-    """Names that are not in the table, or whose value has another form than it says."""
-    forms = {
-        bool: (Form.SWITCH,),
-        int: (Form.NUMBER, Form.REAL),
-        float: (Form.REAL,),
-        str: (Form.TEXT,),
-        list: (Form.LIST,),
-    }
-    return [
-        name
-        for name, value in attributes.items()
-        if name not in BY_NAME or BY_NAME[name].form not in forms[type(value)]
-    ]

@@ -330,6 +330,13 @@ def test_help_behind_two_dashes_is_asked_of_the_command_in_the_claim(words: str,
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize("words", ["status", "claim list", "explain x", "discovery read", "reporter list"])
+def test_a_configuration_that_is_named_and_not_there_is_wrong_usage(words: str, tmp_path: Path) -> None:
+    done = run("xce-agent", *words.split(), "--config", str(tmp_path / "none.yaml"))
+    assert "none.yaml: cannot read it: No such file or directory" in done.stderr
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize("program", ENTRIES)
 def test_help_lists_every_command_apart_from_its_summary(program: str) -> None:
     listed = re.findall(r"^  (\S+) +\S", run(program, "--help").stdout, re.MULTILINE)

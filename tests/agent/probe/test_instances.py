@@ -27,15 +27,32 @@ from xce.agent.probe.facts import (
 )
 from xce.agent.probe.topology import AdminGroup, AdminTopology, topology
 from xce.model.instance import Health, Instance, Inventory
+from xce.model.value import Value
 from xce.reporters import inventory
 
 CASES = Path(__file__).parents[2] / "cases"
 
 
+def unfit(found: dict[str, Value]) -> list[str]:
+    """Names that are not in the table, or whose value has another form than it says."""
+    forms = {
+        bool: (attributes.Form.SWITCH,),
+        int: (attributes.Form.NUMBER, attributes.Form.REAL),
+        float: (attributes.Form.REAL,),
+        str: (attributes.Form.TEXT,),
+        list: (attributes.Form.LIST,),
+    }
+    return [
+        name
+        for name, value in found.items()
+        if name not in attributes.BY_NAME or attributes.BY_NAME[name].form not in forms[type(value)]
+    ]
+
+
 def findings(machine: Machine, admin: AdminTopology | None = None) -> instances.Findings:
     found = instances.found(machine, topology(machine, admin))
     for one in found.instances:
-        assert attributes.unfit(one.attributes) == [], one.id
+        assert unfit(one.attributes) == [], one.id
     Inventory(reporter="discovery", generation=1, complete=True, instances=list(found.instances))
     return found
 
