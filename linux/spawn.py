@@ -19,7 +19,8 @@ class Child:
     """A started process.
 
     Its number cannot go to a stranger before we have reaped it, and only the reaper does that: a pidfd would
-    say nothing more. After its end no signal is sent to that number.
+    say nothing more. After its end no signal is sent to that number. Who works in another thread than the
+    reaper's has no such order of things, and goes by a pidfd (`prepare/child.py`).
     """
 
     __slots__ = ("alive", "pid")

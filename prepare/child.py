@@ -72,9 +72,12 @@ class _Sent:
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
     def gone(self) -> bool:
-        """Whether it has ended; it is reaped if nobody else did."""
+        """Whether it has ended; it is reaped if the agent's reaper has not been there before.
+
+        Not by its number: that may be another child's by then, which the reaper would never hear of.
+        """
         try:
-            return os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG) is not None
+            return os.waitid(os.P_PIDFD, self.handle, os.WEXITED | os.WNOHANG) is not None
         except ChildProcessError:
             return True
 
