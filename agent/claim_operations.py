@@ -68,7 +68,9 @@ class ClaimOperations:
         self._details(name, told, reply)
 
     def _wait(self, request: Request, reply: Reply) -> Callable[[], None]:
-        """Answers when all that is meant is ready or has ended; a gang is ready when the broker says so."""
+        """Answers when all that is meant is ready, or at the end of the time; a gang is ready when the broker
+        says so. A binding that fails is not here any more, and may be ordered anew.
+        """
         name, seconds = str(request.get("name", "")), _seconds(request.get("seconds", WAIT_S))
         end, timers = self._loop.now() + seconds, list[Timer]()
 
