@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.root, pytest.mark.system]
 CASES = Path(__file__).parent.parent / "cases" / "reporters"
 KINDS = json.loads((CASES / "resources.json").read_text()) | {f"d{n:02}": "numeric" for n in range(1, 21)}
 QUICK = "#!/bin/sh\necho '{\"healthy\": true}'\n"
-SLOW_S = 6
+SLOW_S = 3
 
 
 @pytest.fixture
@@ -206,9 +206,9 @@ def test_c_rep_07_a_very_long_line_costs_itself(site: Site, node: AgentProgram) 
 def test_c_rep_08_a_slow_reporter_never_has_a_second_copy_and_slows_nobody(
     site: Site, node: AgentProgram
 ) -> None:
-    """6 s on an interval of 2 s: the shape of 30 s on 10 s."""
+    """3 s on an interval of 1 s: the shape of 30 s on 10 s."""
     text = case("slow.sh").replace("sleep 30", f"sleep {SLOW_S}")
-    node.script("slow", text, interval=2, timeout=SLOW_S * 3)
+    node.script("slow", text, interval=1, timeout=SLOW_S * 3)
     site.until(lambda: node.reporter("slow").get("state") == "running")
     began = node.reporter("quick")["runs"]
     copies: list[int] = []
