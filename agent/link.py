@@ -115,9 +115,9 @@ class Link:
             if self._trust is not None:
                 self._trust.linked()
             self._core.link_up(now)
-        elif event.final or (
-            event.state is LinkState.WRONG_KEY and self._trust is not None and self._trust.mismatch()
-        ):
+        elif event.final or (event.state is LinkState.WRONG_KEY and self._trust is not None):
+            if self._trust is not None and event.state is LinkState.WRONG_KEY:
+                self._trust.mismatch()
             self._core.link_failed(event.text, now)
         elif event.state is not LinkState.CONNECTED:
             self._core.link_down(event.text, now)

@@ -21,7 +21,9 @@ class Trust:
     def __init__(self, settings: Callable[[], AgentFile | ExternalFile]) -> None:
         self._settings = settings
         self._other = False
-        """The next key is tried."""
+        """The next key is to be tried."""
+        self._tried = b""
+        """The key that the newest socket has."""
         self._announced = ""
         self.fault = ""
         """Why a key that was announced is not kept."""
@@ -29,18 +31,20 @@ class Trust:
     def credentials(self) -> tuple[KeyPair | None, bytes | None]:
         """See `identity.credentials`; with the next key of the broker when that is to be tried."""
         ours, theirs = identity.credentials(self._settings())
-        if theirs is None or not self._other:
-            return ours, theirs
-        try:
-            return ours, keys.load(self._next(), secret=False).public
-        except KeyFileError:
-            self._other = False
-            return ours, theirs
+        if theirs is not None and self._other:
+            theirs = self._held(self._next()) or theirs
+        self._tried = theirs or b""
+        return ours, theirs
 
-    def mismatch(self) -> bool:
-        """The broker has another key than the one that was tried; True: there is another to try."""
-        self._other = not self._other and self._next().exists()
-        return self._other
+    def mismatch(self) -> None:
+        """The broker has another key than the one that was tried: the next socket gets another, if there is.
+
+        That may be the next one, the first one, or one that an admin has put in its place meanwhile.
+        """
+        for other, path in ((False, Path(self._settings().broker_key)), (True, self._next())):
+            if (held := self._held(path)) and held != self._tried:
+                self._other = other
+                return
 
     def linked(self) -> None:
         """The broker has proven its key; the next one that it had is its key now."""
@@ -56,6 +60,8 @@ class Trust:
         """The broker says which key it will have."""
         if public == self._announced or not keys.is_public(public) or not self._secured():
             return
+        if public.encode() == self._held(Path(self._settings().broker_key)):
+            return  # on the broker's own host the file is the broker's
         self._announced, self.fault = public, ""
         fresh = self._next().with_suffix(".fresh")
         try:
@@ -64,6 +70,12 @@ class Trust:
             os.replace(fresh, self._next())
         except (KeyFileError, OSError) as error:
             self._keep_fault(str(error))
+
+    def _held(self, path: Path) -> bytes:
+        try:
+            return keys.load(path, secret=False).public
+        except KeyFileError:
+            return b""
 
     def _secured(self) -> bool:
         return not self._settings().broker.startswith("ipc://")

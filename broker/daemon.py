@@ -308,7 +308,8 @@ class Daemon:
         trouble = self.broker.questions.trouble
         trouble.pop("next key", None)
         try:
-            return keys.load(path, secret=False).public.decode() if path.exists() else ""
+            found = keys.load(path, secret=False).public.decode() if path.exists() else ""
+            return found if found != self.broker.own_key else ""
         except keys.KeyFileError as error:
             trouble["next key"] = f"it is not announced: {error}"
             return ""

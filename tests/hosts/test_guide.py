@@ -85,6 +85,11 @@ def test_the_guide_can_be_followed_word_by_word(three: dict[str, Host]) -> None:
                     "to have all three",
                 )
             printed[f"{name}# {command}"] = admin.types(name, command)
+            if command == "systemctl restart xce-broker":
+                three[name].until(
+                    lambda: three["node1"].run("xce-broker", "hosts", "--problems").returncode == 0,
+                    "to have all three with the broker's new key",
+                )
     assert "node1# xce-broker hosts" in printed
     assert re.search(r"healthy +host:node2 +true", printed["node1# xce-broker supply"])
     ran = next(text for command, text in printed.items() if "claim run first" in command)
