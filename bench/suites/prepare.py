@@ -36,7 +36,7 @@ def run(options: Options) -> Lines:
                 if not peer:
                     yield from without_verdict(GOALS, str(error))
                     return
-                peers[side] = str(error)
+                peers[side] = str(error).rpartition("RuntimeError: ")[2]
                 continue
             small.setdefault(side, []).append(values["small_ms"])
             large.setdefault(side, []).append(values["job_ms"])
