@@ -57,7 +57,6 @@ class Job:
         if own is None:
             raise OSError(2, "no control groups of version 2 are mounted here")
         self.group = own.child(f"xce-bench-{os.getpid()}")
-        self.group.create()
 
     def ask(self) -> Ask:
         """As a claim says it."""
@@ -216,19 +215,22 @@ def _version_2_alone() -> None:
         subprocess.run(["mount", "--bind", point, _HIERARCHY], check=True)
 
 
+def _times(make: Make, times: int) -> list[tuple[float, float]]:
+    make(0)
+    return [make(number) for number in range(1, times + 1)]
+
+
 def main(side: str, directory: str, large: str, times: str) -> None:
     """See above."""
     job = Job(Path(directory), large=large == "1")
     if side in {"crun", "runc"}:
         _version_2_alone()
-        make = container(job, side)
+        found = _times(container(job, side), int(times))
     else:
-        make = {"xce": product, "bare": bare}[side](job)
-    make(0)
-    try:
-        found = [make(number) for number in range(1, int(times) + 1)]
-    finally:
-        if side in {"xce", "bare"}:
+        job.group.create()
+        try:
+            found = _times({"xce": product, "bare": bare}[side](job), int(times))
+        finally:
             job.group.remove()
     say(make_ms=statistics.median(f[0] for f in found), back_ms=statistics.median(f[1] for f in found))
 
