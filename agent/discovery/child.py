@@ -5,6 +5,7 @@ again. Orders are answered by the process, or by its end: what is not there hold
 """
 
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,8 @@ from xce.reporters.run import Run, RunOwner
 
 PROCESSES = 64
 COMMAND = (sys.executable, "-P", "-m", "xce.agent.probe.main")
-MARK = "XCE_PROBE=1"
+MARK = f"XCE_PROBE={secrets.token_hex(8)}"
+"""In the environment of this agent's probes, and of no other agent's on this machine."""
 
 Done = Callable[[str], object]
 
