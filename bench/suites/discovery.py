@@ -1,10 +1,12 @@
-"""Finding hardware: a full reading of a large server's /sys (G31), and the topology of 64 GPUs (G32).
+"""Finding hardware: a full reading of a large server's /sys (G31), the topology of 64 GPUs (G32), and all of
+a discovery, with eight GPUs that a stand-in answers for: first, steady, and on the wire (G34).
 
 The tree is two recorded machines in one: eight MI300X with a NIC each, and a two-socket server with 137 PCI
 functions, so that both what counts and what is only passed by is there. The floor opens and reads the same
 files by their paths and does nothing with them.
 """
 
+import json
 import os
 import tarfile
 import time
@@ -12,14 +14,25 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
+
 from bench.figures import Cell, Result, figure, ratio
 from bench.suite import Lines, Options
+from tests.fakes.nvml import stand_in
+from tests.fakes.nvml.stand_in import StandIn
 from xce.agent.probe import sysfs
 from xce.agent.probe.facts import Machine, Numa, Nvidia, NvidiaGpu, NvLink, Pci
+from xce.agent.probe.frame import Line
+from xce.agent.probe.reading import Reader
 from xce.agent.probe.topology import topology
+from xce.model.configuration import Discovery
+from xce.model.instance import Inventory
+from xce.model.message import InventoryNews
+from xce.wire import codec
 
-GOALS = ("G31", "G31.floor", "G32")
+GOALS = ("G31", "G31.floor", "G32", "G34", "G34.steady", "G34.wire")
 _RECORDED = Path(__file__).parents[2] / "tests" / "hardware" / "machines"
+_EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "machine-h100.yaml"
 _TREES = ("mic-mlx4", "mi300x-8nic")
 _NAMES = {
     "sys/bus/pci/devices": "uevent numa_node local_cpulist current_link_speed current_link_width",
@@ -49,6 +62,7 @@ def run(options: Options) -> Lines:
             floor.append(_best(batch, lambda: _plain(files)))
             yield Cell(suite="discovery", side="read", values={"full_ms": full[-1], "floor_ms": floor[-1]})
         machine = sysfs.read(root)
+        yield from _whole(root, options)
     note = f"{len(machine.pci)} PCI functions, {len(machine.rdma)} RDMA devices, {len(files)} files"
     yield Result(
         goal="G31", judged=figure(full), measured=figure(full), floor=figure(floor), unit="ms", note=note
@@ -65,6 +79,33 @@ def run(options: Options) -> Lines:
     times = [_best(batch, lambda: topology(large)) for _ in range(options.repetitions)]
     yield Cell(suite="discovery", side="topology", values={"ms": times[-1]})
     yield Result(goal="G32", judged=figure(times), measured=figure(times), unit="ms")
+
+
+def _whole(root: Path, options: Options) -> Lines:
+    """What the probe does for each reading, up to the line that it prints."""
+    recorded = json.loads((_RECORDED / "nv-h100x8" / "nvml.json").read_text())
+    gpus = StandIn(root / "nvml", stand_in.recorded(recorded))
+    os.environ.update(gpus.environment)  # its library is this process's own from now on
+    reader = Reader(Discovery(root=str(root), library=str(gpus.library.parent)))
+    reader.line()
+    first = [_best(1, lambda: _text(reader.line())) for _ in range(options.repetitions)]
+    steady = [_best(1, lambda: _text(reader.line(everything=False))) for _ in range(options.repetitions)]
+    count = len(reader.line().instances or ())
+    reader.close()
+    yield Cell(suite="discovery", side="whole", values={"first_ms": first[-1], "steady_ms": steady[-1]})
+    note = f"{count} instances"
+    yield Result(goal="G34", judged=figure(first), measured=figure(first), unit="ms", note=note)
+    yield Result(goal="G34.steady", judged=figure(steady), measured=figure(steady), unit="ms", note=note)
+    example = Reader(Discovery(machine=str(_EXAMPLE))).line()
+    units = list(example.instances or ())
+    inventory = Inventory(reporter="discovery", generation=1, complete=True, instances=units)
+    size = [float(len(codec.encode(InventoryNews(inventory=inventory))))]
+    note = f"{len(units)} instances; nothing is sent while nothing changes"
+    yield Result(goal="G34.wire", judged=figure(size), measured=figure(size), unit="B", note=note)
+
+
+def _text(line: Line) -> bytes:
+    return msgspec.json.encode(line)
 
 
 def _best(batch: int, work: Callable[[], object]) -> float:
