@@ -7,6 +7,7 @@ import pytest
 
 from tests.csi_node_helper.world import World
 from xce.agent.cli import csi as command
+from xce.agent.cli import main
 
 pytestmark = pytest.mark.root
 
@@ -59,7 +60,7 @@ def test_a_plugin_without_statistics_is_not_asked_for_them(
 
 @pytest.mark.parametrize("words", [[], ["list", "x"], ["info"], ["nothing"]])
 def test_wrong_usage_is_explained(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.run(words) == 2
+    assert main(["csi", *words]) == 2
     assert "usage:" in capsys.readouterr().err
 
 
