@@ -24,6 +24,10 @@ TURN = 256
 """Messages of the broker that are taken in one turn."""
 
 
+LOOK_S = 1.0
+"""Longest time between two looks at the socket: its descriptors tell of edges alone, and none twice."""
+
+
 class Link:
     """Runs `core` on `loop`. `on_effect` gets every effect that is not about the socket.
 
@@ -51,6 +55,7 @@ class Link:
         self._loop, self._core, self._on_effect = loop, core, on_effect
         self._dealer: Dealer | None = None
         self._timer: Timer | None = None
+        self._look_at = 0.0
         self._news = False
         """Whether the socket may hold something that its descriptor does not tell again."""
         self._wake = _nothing if every_turn else self.turn
@@ -61,9 +66,11 @@ class Link:
         """Take what came, do what is to be done, and set the timer."""
         if not self.endpoint and self._dealer is None:
             return
-        now, used = self._loop.now(), self._news
+        now = self._loop.now()
+        used = self._news or now >= self._look_at
         if used:
             self._hear(now)
+            self._look_at = now + LOOK_S
         if used or self._core.due(now) <= now:
             while effects := self._core.step(now):
                 used = True
@@ -71,7 +78,7 @@ class Link:
                     self._carry_out(effect, now)
             # Receiving and sending may have eaten the edge of what came meanwhile.
             self._news = used and self._dealer is not None and self._dealer.readable()
-        self._wake_at(now if self._news else self._core.due(now))
+        self._wake_at(now if self._news else min(self._core.due(now), self._look_at))
 
     def _readable(self) -> None:
         self._news = True
