@@ -1,8 +1,8 @@
 """The agent's link: a thin shell that moves what `core.py` decides through a socket of `wire.dealer`.
 
 No decision is taken here. The socket is ZeroMQ's and tells of news by an edge, so that it is looked at when
-it tells, and after each use until it is found empty; what the core wants done is done at the end of a turn of
-the loop, and one timer stands for its next wish.
+it tells, after each use until it is found empty, and once a second whatever happens; what the core wants done
+is done at the end of a turn of the loop, and one timer stands for its next wish.
 A message that cannot be encoded or is too long is dropped, counted and shown: it must not end the link.
 """
 

@@ -69,6 +69,7 @@ def _token_text(path: str) -> str:
 def _join(endpoint: str, text: str, name: str, options: Options) -> int:
     from xce.wire import joining, token  # noqa: PLC0415 - not for a wrong usage
     from xce.wire.ask import Denied, NoAnswer  # noqa: PLC0415
+    from xce.wire.dealer import LinkState  # noqa: PLC0415
     from xce.wire.keys import KeyFileError  # noqa: PLC0415
 
     try:
@@ -81,13 +82,14 @@ def _join(endpoint: str, text: str, name: str, options: Options) -> int:
         output.fail(PROGRAM, f"{denied}\n  hint: {denied.hint}" if denied.hint else str(denied))
         return TROUBLE
     except NoAnswer as failed:
-        hint = (
-            "the token was used, has ended or was revoked, or it is another broker's: xce-broker token list"
-        )
-        output.fail(
-            PROGRAM, f"{failed}\n  hint: {hint if failed.state.value.startswith('rej') else 'is it up?'}"
-        )
-        return TROUBLE if failed.state.value.startswith("rej") else NOT_RUNNING
+        if failed.state is LinkState.REJECTED:
+            hint = (
+                "the token was used, has ended or was revoked, or is another broker's: xce-broker token list"
+            )
+            output.fail(PROGRAM, f"{failed}\n  hint: {hint}")
+            return TROUBLE
+        output.fail(PROGRAM, f"{failed}\n  hint: is it up?")
+        return NOT_RUNNING
     print(f"{name} has joined {endpoint}")
     if options.has("--no-start") or not os.path.isdir("/run/systemd/system"):
         print(f"next: systemctl enable --now {UNIT}")
