@@ -20,16 +20,12 @@ from xce.broker.session import (
 )
 from xce.model.message import Answer, Failed, Refused
 from xce.wire import codec
-from xce.wire.dealer import Dealer, LinkEvent, LinkState
+from xce.wire.dealer import DEFINITE, SURE_S, Dealer, LinkEvent, LinkState
 from xce.wire.keys import KeyPair
 
 RETRY_S = (0.05, 0.5)
 """Clients are few: they come back sooner than agents."""
 REMAKE_S = 2.0
-SURE_S = 1.0
-"""So long a link that tries again has to tell the same, before a command gives up."""
-DEFINITE = frozenset({LinkState.REJECTED, LinkState.WRONG_KEY, LinkState.NOT_A_BROKER})
-"""States that waiting will hardly heal: a command tells them at once."""
 
 C = TypeVar("C", bound=Conversation)
 

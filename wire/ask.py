@@ -11,13 +11,11 @@ import msgspec
 
 from xce.model.message import Done, Failed, Refused
 from xce.wire import codec
-from xce.wire.dealer import Dealer, LinkEvent, LinkState
+from xce.wire.dealer import DEFINITE, SURE_S, Dealer, LinkEvent, LinkState
 from xce.wire.keys import KeyPair
 
 RETRY_S = (0.1, 0.5)
 STEP_S = 0.05
-DEFINITE = frozenset({LinkState.REJECTED, LinkState.WRONG_KEY, LinkState.NOT_A_BROKER})
-"""What waiting will not heal."""
 
 
 class NoAnswer(Exception):
@@ -56,11 +54,12 @@ def ask(
 def _converse(dealer: Dealer, question: msgspec.Struct, until: float, clock: Callable[[], float]) -> Done:
     descriptors = (dealer.fileno(), dealer.monitor_fileno())
     news, asked = LinkEvent(LinkState.CONNECTING, f"nobody answers at {dealer.endpoint}"), False
+    since = clock()
     while clock() < until:
         for news in dealer.events():
-            if news.state in DEFINITE:
-                raise NoAnswer(news.text, news.state, asked=asked)
-            asked = asked and news.state is LinkState.READY
+            since, asked = clock(), asked and news.state is LinkState.READY
+        if news.state in DEFINITE and (news.final or clock() - since >= SURE_S):
+            raise NoAnswer(news.text, news.state, asked=asked)
         if not asked and dealer.state is LinkState.READY:
             asked = dealer.send(codec.encode(question))
         for data in dealer.receive():

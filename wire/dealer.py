@@ -60,6 +60,12 @@ class LinkState(StrEnum):
     DISCONNECTED = "disconnected"
 
 
+SURE_S = 1.0
+"""So long a link that tries again has to tell the same, before a command gives up."""
+DEFINITE = frozenset({LinkState.REJECTED, LinkState.WRONG_KEY, LinkState.NOT_A_BROKER})
+"""States that waiting will hardly heal, once they are final or have lasted."""
+
+
 class LinkEvent(NamedTuple):
     """A change of a link. `text` is for people and names the endpoint."""
 
