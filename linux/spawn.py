@@ -5,6 +5,7 @@ A child gets its own session, default signals, an empty signal mask, and only th
 business: see `xce.reporters.cage`. Whoever spawns hands the child to the `Reaper`; nobody waits.
 """
 
+import errno
 import fcntl
 import os
 import signal
@@ -59,6 +60,24 @@ def spawn(
     finally:
         for fd in lifted:
             os.close(fd)
+
+
+def handle(child: Child) -> int:
+    """A pidfd of a child that was just started, for whoever is in another thread than the reaper's.
+
+    Raises ChildProcessError if the reaper was faster: its number may be a stranger's by then, and only who
+    can be waited for is ours.
+    """
+    try:
+        fd = os.pidfd_open(child.pid)
+    except ProcessLookupError as error:
+        raise ChildProcessError(errno.ECHILD, "the child that was started has died") from error
+    try:
+        os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError as error:
+        os.close(fd)
+        raise ChildProcessError(errno.ECHILD, "the child that was started has died") from error
+    return fd
 
 
 def _lift(fds: Mapping[int, int]) -> tuple[dict[int, int], list[int]]:

@@ -45,11 +45,13 @@ class _Sent:
         try:
             environment = {"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8"}
             command = [sys.executable, "-m", "xce.prepare.child"]
-            self.child = spawn.spawn(command, environment, fds={0: asked[0], 1: told[1]})
-            # It waits for its question, so it is still there and its number is its own.
-            self.handle = os.pidfd_open(self.child.pid)
+            self.handle = spawn.handle(spawn.spawn(command, environment, fds={0: asked[0], 1: told[1]}))
             question = {"errand": errand, "arguments": arguments, "parent": os.getpid()}
-            os.write(asked[1], msgspec.json.encode(question))
+            with contextlib.suppress(BrokenPipeError):  # it has died: it will not answer either
+                os.write(asked[1], msgspec.json.encode(question))
+        except OSError:
+            os.close(self.out)
+            raise
         finally:
             for fd in (*asked, told[1]):
                 os.close(fd)

@@ -1,4 +1,4 @@
-"""A loop and its reaper, driven by tests until something is true; control groups of a test's own."""
+"""A loop and its reaper, driven by tests until something is true; a test's own groups and devices."""
 
 import os
 import time
@@ -56,3 +56,11 @@ def make_group(tmp_path: Path) -> Iterator[cgroup.Cgroup]:
         group.kill()
         time.sleep(0.01)
     assert not group.exists()
+
+
+def terminal() -> str:
+    """A device file of this process alone, to stand in for a GPU: nothing else that runs has it open."""
+    _master, slave = os.openpty()  # kept open: the file goes with it
+    path = os.ttyname(slave)
+    os.close(slave)
+    return path

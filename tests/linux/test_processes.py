@@ -10,7 +10,7 @@ import pytest
 from tests.linux.kernel import Kernel
 from xce.linux import proc
 from xce.linux.reaper import Exit
-from xce.linux.spawn import spawn
+from xce.linux.spawn import Child, handle, spawn
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -105,6 +105,23 @@ def test_a_signal_goes_to_this_child_only_while_it_lives(kernel: Kernel) -> None
     assert ends == [Exit(signal=15)]
     assert not child.alive
     assert not child.signal(signal.SIGTERM)
+
+
+def test_a_handle_is_of_a_child_alone_and_of_none_that_the_reaper_has_had(kernel: Kernel) -> None:
+    """Another thread may reap a child before the one that started it has looked; its number is free then."""
+    ends: list[Exit] = []
+    child = spawn(["/bin/sleep", "60"], ENV, fds={})
+    kernel.reaper.watch(child, ends.append)
+    own = handle(child)
+    signal.pidfd_send_signal(own, signal.SIGTERM)
+    kernel.until(lambda: ends)
+    assert ends == [Exit(signal=15)], "looking did not take its exit from the reaper"
+    os.close(own)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for stranger in (child, Child(os.getppid())):
+        with pytest.raises(ChildProcessError, match="has died"):
+            handle(stranger)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_many_starts_leave_descriptors_and_processes_flat(kernel: Kernel) -> None:

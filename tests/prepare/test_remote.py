@@ -96,9 +96,9 @@ def test_c_csi_07_a_mount_whose_server_died_is_told_and_can_be_taken_off(
 ) -> None:
     report = far.bind(Ask(mounts=[MountAsk(name="x", source="far")]))
     assert report.state is BindingState.READY
-    dead.release()  # its process is gone
-    far.until(lambda: far.report(report.binding).conditions == [Condition.DEGRADED])
-    assert "is dead: Transport endpoint is not connected" in far.report(report.binding).note
+    dead.release()  # its process is gone; a look under way is told that it was aborted, later ones this
+    far.until(lambda: "is dead: Transport endpoint is not connected" in far.report(report.binding).note)
+    assert far.report(report.binding).conditions == [Condition.DEGRADED]
     assert far.release(report.binding).state is BindingState.RELEASED
     assert far.leftovers() == []
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.linux.kernel import make_group
+from tests.linux.kernel import make_group, terminal
 from xce.linux import mountapi, mountinfo, syscalls
 from xce.linux.cgroup import Cgroup
 from xce.linux.users import User
@@ -40,17 +40,7 @@ from xce.prepare.journal import Journal
 ALICE = User("alice", 4711, 4711)
 USERS = {"alice": ALICE, "bob": User("bob", 4712, 4712)}
 BASE = ["c *:* m", "b *:* m", "c 1:3 rwm", "c 1:8 rwm", "c 1:9 rwm"]
-
-
-def _terminal() -> str:
-    """A device file of this process alone; other runs of these tests at the same time have others."""
-    _master, slave = os.openpty()  # kept open: the file goes with it
-    path = os.ttyname(slave)
-    os.close(slave)
-    return path
-
-
-OWN, OTHER = _terminal(), _terminal()
+OWN, OTHER = terminal(), terminal()
 INSTANCES = {
     "card-full": Instance(id="card-full", kind="card", attributes={"device_files": [OWN]}),
     "card-zero": Instance(id="card-zero", kind="card", attributes={"device_files": [OTHER]}),

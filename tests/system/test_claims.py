@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.linux.kernel import terminal
 from tests.project import tree
 from tests.system.harness import AgentProgram, Site
 from xce.broker.client import BrokerRefused, Client
@@ -25,11 +26,12 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and device filters need root"),
 ]
 
+OWN, OTHER = terminal(), terminal()
 INVENTORY = {
     "xce": 1,
     "instances": [
-        {"id": f"card-{name}", "kind": "card", "attributes": {"device_files": [f"/dev/{name}"]}}
-        for name in ("full", "zero")
+        {"id": name, "kind": "card", "attributes": {"device_files": [path]}}
+        for name, path in (("card-own", OWN), ("card-other", OTHER))
     ],
 }
 CARDS = f"#!/bin/sh\necho '{json.dumps(INVENTORY)}'\n"
@@ -58,8 +60,7 @@ def node(site: Site, name: str) -> AgentProgram:
         "profiles": {
             "default": {
                 "devices": ["c *:* m", "b *:* m", "c 1:3 rwm", "c 1:8 rwm", "c 1:9 rwm"],
-                "device_paths": ["/dev/full", "/dev/zero"],
-                "daemons": ["python", "python3", "pytest", Path(sys.executable).name],
+                "device_paths": ["/dev/pts/*"],
                 "grace_s": 0.3,
             }
         },
@@ -129,15 +130,11 @@ def test_a_claim_is_made_true_on_the_node_and_taken_back(site: Site) -> None:
     until_there(site, "node1")
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job-7", ask=ASK)))
-        (binding,) = ready(client, place(client, "job-7", "node1", "card-full", "7"))
+        (binding,) = ready(client, place(client, "job-7", "node1", "card-own", "7"))
         view = client.ask(m.ClaimsRequest(id="", claim="job-7")).bindings[binding]
         assert len(view.binding.ports["http"]) == 2
         assert view.binding.evidence
-        assert run_in(agent, "7", "/dev/full", "/dev/zero", "/dev/null") == [
-            "open",
-            "Operation not permitted",
-            "open",
-        ]
+        assert run_in(agent, "7", OWN, OTHER, "/dev/null") == ["open", "Operation not permitted", "open"]
         assert bindings_of(agent)[binding]["standing"] == "ready"
         client.ask(m.ClaimRelease(id="", claim="job-7"))
         ended(site, client, binding)
@@ -153,10 +150,10 @@ def test_an_agent_that_is_killed_adopts_what_is_there_and_prepares_nothing_twice
     until_there(site, "node1")
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
-        (binding,) = ready(client, place(client, "job", "node1", "card-full", "j"))
+        (binding,) = ready(client, place(client, "job", "node1", "card-own", "j"))
         before = client.ask(m.ClaimsRequest(id="")).bindings[binding].binding
         agent.kill()
-        assert run_in(agent, "j", "/dev/full", "/dev/zero") == ["open", "Operation not permitted"]
+        assert run_in(agent, "j", OWN, OTHER) == ["open", "Operation not permitted"]
         agent.start()
         site.until(lambda: bindings_of(agent).get(binding, {}).get("state") == "ready")
         until_there(site, "node1")
@@ -176,16 +173,18 @@ def test_two_nodes_one_gang_ready_at_once_and_gone_together(site: Site) -> None:
     until_there(site, "node1", "node2")
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="train", ask=ASK)))
-        made = ready(client, *(place(client, "train", name, "card-zero", "t") for name in ("node1", "node2")))
+        made = ready(
+            client, *(place(client, "train", name, "card-other", "t") for name in ("node1", "node2"))
+        )
         revisions = {one.binding.revision for one in client.ask(m.ClaimsRequest(id="")).bindings.values()}
         assert len(revisions) == 1, "one fact made both ready"
         for agent in agents:
-            assert run_in(agent, "t", "/dev/zero", "/dev/full") == ["open", "Operation not permitted"]
+            assert run_in(agent, "t", OTHER, OWN) == ["open", "Operation not permitted"]
         client.ask(m.ClaimRelease(id="", claim="train"))
         ended(site, client, *made)
         bad = msgspec.structs.replace(ASK, profile="none")
         client.ask(m.ClaimCreate(id="", claim=Claim(id="bad", ask=bad)))
-        places = [place(client, "bad", name, "card-zero", "b") for name in ("node1", "node2")]
+        places = [place(client, "bad", name, "card-other", "b") for name in ("node1", "node2")]
         made = client.ask(m.ClaimBind(id="", places=places)).made
         views = client.wait_bindings(made, timeout=30)
         assert any("no profile 'none'" in one.binding.reason for one in views.values())
@@ -198,7 +197,7 @@ def test_a_broker_that_is_killed_while_nodes_work_finds_everything_as_it_is(site
     until_there(site, "node1")
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
-        order = m.ClaimBind(id="once", places=[place(client, "job", "node1", "card-full", "j")])
+        order = m.ClaimBind(id="once", places=[place(client, "job", "node1", "card-own", "j")])
         first = client.ask(order)
         site.broker.kill()
         time.sleep(0.3)
@@ -221,7 +220,7 @@ def test_a_silent_node_keeps_its_claims_and_is_back_without_a_second_prepare(
     until_there(site, "node1")
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
-        (binding,) = ready(client, place(client, "job", "node1", "card-full", "j"))
+        (binding,) = ready(client, place(client, "job", "node1", "card-own", "j"))
         before = client.ask(m.ClaimsRequest(id="")).bindings[binding].binding
         steps = agent.ask(op="claim", name="job")["bindings"][0]["steps"]
         agent.signal(signal.SIGSTOP)
@@ -230,14 +229,14 @@ def test_a_silent_node_keeps_its_claims_and_is_back_without_a_second_prepare(
         assert (view.binding, view.conditions) == (before, ["unreachable"])
         client.ask(m.ClaimCreate(id="", claim=Claim(id="other", ask=ASK)))
         with pytest.raises(BrokerRefused, match="host node1 is lost"):
-            client.ask(m.ClaimBind(id="", places=[place(client, "other", "node1", "card-full", "o")]))
+            client.ask(m.ClaimBind(id="", places=[place(client, "other", "node1", "card-own", "o")]))
         agent.signal(signal.SIGCONT)
         until_there(site, "node1")
         view = client.ask(m.ClaimsRequest(id="")).bindings[binding]
         assert (view.binding, view.conditions) == (before, [])
         assert agent.ask(op="claim", name="job")["bindings"][0]["steps"] == steps, "nothing was done anew"
         with pytest.raises(BrokerRefused, match=f"binding {binding} of claim job has it"):
-            client.ask(m.ClaimBind(id="", places=[place(client, "other", "node1", "card-full", "o")]))
+            client.ask(m.ClaimBind(id="", places=[place(client, "other", "node1", "card-own", "o")]))
         client.ask(m.ClaimRelease(id="", claim="job"))
         ended(site, client, binding)
 
@@ -255,14 +254,14 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
             True,
         )
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
-        made = client.ask(m.ClaimBind(id="", places=[place(client, "job", "node1", "card-full", "j")])).made
+        made = client.ask(m.ClaimBind(id="", places=[place(client, "job", "node1", "card-own", "j")])).made
         done = agent.command("claim", "run", "--wait", "20", "job", "--", "/bin/sh", "-c", INSIDE)
         assert done.returncode == 7, done.stderr
-        assert done.stdout.splitlines() == ["hello", "full yes", "zero no"]
+        assert done.stdout.splitlines() == ["hello", "own yes", "other no"]
         assert agent.command("claim", "why", "j").stdout == "it is ready\n"
         site.until(lambda: bindings_of(agent)[made[0]]["standing"] == "ready")  # the broker has it too
         listed = agent.command("claim", "list").stdout.splitlines()
-        assert listed[1].split()[:6] == [made[0], "job", "j", "ready", "ready", "card-full"]
+        assert listed[1].split()[:6] == [made[0], "job", "j", "ready", "ready", "card-own"]
         plan = agent.command("claim", "plan", made[0]).stdout
         assert [line.split()[2] for line in plan.splitlines()[1:]] == ["done"] * (len(plan.splitlines()) - 1)
         (waited,) = agent.ask(op="claim-wait", name="job", seconds=5)["bindings"]
@@ -313,18 +312,18 @@ def test_the_worker_in_c_starts_a_job_inside_its_claim_and_nothing_of_it_outside
     ask = msgspec.structs.replace(ASK, environment={"GREETING": 'hello "you" \\ ü'})
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ask)))
-        made = client.ask(m.ClaimBind(id="", places=[place(client, "job", "node1", "card-full", "j")])).made
+        made = client.ask(m.ClaimBind(id="", places=[place(client, "job", "node1", "card-own", "j")])).made
         job = [*start, "20", "/bin/sh", "-c", INSIDE]
         done = subprocess.run(job, capture_output=True, text=True, check=False, timeout=30)
         assert done.returncode == 7, done.stderr
-        assert done.stdout.splitlines() == ['hello "you" \\ ü', "full yes", "zero no"]
+        assert done.stdout.splitlines() == ['hello "you" \\ ü', "own yes", "other no"]
         client.ask(m.ClaimRelease(id="", claim="job"))
         ended(site, client, *made)
 
 
-INSIDE = """
+INSIDE = f"""
 printf "%s\\n" "$GREETING"
-(: < /dev/full) && echo full yes
-(: < /dev/zero) 2>&1 | grep -q permitted && echo zero no
+(: < {OWN}) && echo own yes
+(: < {OTHER}) 2>&1 | grep -q permitted && echo other no
 exit 7
 """

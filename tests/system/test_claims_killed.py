@@ -85,7 +85,7 @@ def bound(chaos: Chaos, client: Client, number: int) -> str:
     while True:
         order += 1
         try:
-            where = place(client, f"job{number}", "node1", "card-full", "")
+            where = place(client, f"job{number}", "node1", "card-own", "")
             where = msgspec.structs.replace(where, consumer=Consumer(name=f"j{number}", user="root"))
             return chaos.asked(client, m.ClaimBind(id=f"bind{number}-{order}", places=[where])).made[0]
         except (BrokerRefused, BrokerUnreachable, KeyError):

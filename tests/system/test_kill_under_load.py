@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.system.harness import AgentProgram, Site
-from xce.broker.client import BrokerUnreachable, Client
+from xce.broker.client import BrokerUnreachable, Client, Watch
 from xce.broker.mirror import Mirror
-from xce.model.message import Done, HoldAdd, HoldRelease, HostDrain, HostUndrain, Order, PoolSet
+from xce.model.message import Done, HoldAdd, HoldRelease, HostDrain, HostUndrain, Order, PoolSet, Position
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
 
@@ -99,7 +99,7 @@ def test_killed_at_random_under_load_nothing_answered_is_lost_and_nothing_is_lef
             for order, revision in chance.sample(book.answers, min(5, len(book.answers))):
                 assert client.ask(order).revision == revision, "one op_id, two answers"
         site.until(lambda: _healthy(site, agent), within_s=60)
-        site.until(lambda: _same(watch, client), within_s=20, every_s=0)
+        site.until(lambda: _agree(watch, client), within_s=20, every_s=0)
     print(f"{kills} rounds, {len(book.answers)} orders answered")
     seen = set(_zombies(agent.pid))  # one that has just ended is reaped in a moment
     site.until(lambda: not seen.intersection(_zombies(agent.pid)), within_s=5)
@@ -134,16 +134,25 @@ def _healthy(site: Site, agent: AgentProgram) -> bool:
     return isinstance(place.values.get("load"), int | float) and "silent" not in place.conditions
 
 
-def _same(watch: object, client: Client) -> bool:
-    """Whether a mirror that has followed from the begin is what a snapshot says."""
+def _agree(watch: Watch, client: Client) -> bool:
+    """A mirror that has followed from the begin is what a snapshot says, at the same position."""
     snapshot = client.snapshot()
-    for _ in range(1000):
-        mirror = watch.mirror  # type: ignore[attr-defined]
-        if mirror is not None and mirror.position == snapshot.position:
-            return bool(mirror.locations == snapshot.locations)
-        if watch.next(0.2) is None:  # type: ignore[attr-defined]
-            return False
-    return False
+    end = time.monotonic() + 5
+    while (mirror := watch.mirror) is None or _is_before(mirror.position, snapshot.position):
+        assert time.monotonic() < end, f"still at {mirror and mirror.position}, not at {snapshot.position}"
+        watch.next(0.2)
+    assert mirror.position == snapshot.position, "it has gone past the snapshot: another one is needed"
+    there, here = snapshot.locations, mirror.locations
+    wrong = {
+        key: (here.get(key), there.get(key)) for key in {*here, *there} if here.get(key) != there.get(key)
+    }
+    assert not wrong, f"mirror and snapshot at {snapshot.position}: {wrong}"
+    return True
+
+
+def _is_before(one: Position, other: Position) -> bool:
+    """Whether a follower at `one` may still come to `other`."""
+    return one.incarnation != other.incarnation or one.sequence < other.sequence
 
 
 def _zombies(pid: int) -> list[int]:
