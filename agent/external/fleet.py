@@ -2,7 +2,8 @@
 
 For demonstrations, load tests and a broker's rehearsal: their handshakes, hellos, reports, heartbeats and
 reconnects are those of real agents, since the code is the agents' own; only their values (the built-in load
-indices and attributes) are made up. They share one key, whose host pattern must cover their names.
+indices and attributes) are made up, and what they do about claims (`claims.py`). They share one key, whose
+host pattern must cover their names.
 """
 
 import random
@@ -11,16 +12,19 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.core import Core, Identity
-from xce.agent.effect import Effect, Judge, Learn
+from xce.agent.effect import Effect, Judge, Learn, Ordered
 from xce.agent.external import copies
+from xce.agent.external.claims import NEVER, HostClaims
 from xce.agent.link import Link
 from xce.agent.node import Node
 from xce.agent.types import Types
-from xce.linux.loop import Loop
-from xce.model import VERSION
+from xce.linux.loop import Loop, Timer
+from xce.model import VERSION, document
 from xce.model.builtin_types import ATTRIBUTES, BUILTIN, DISCOVERY, LOAD_INDICES
 from xce.model.instance import Instance
 from xce.model.link import Phase
@@ -28,6 +32,7 @@ from xce.model.message import ReporterState
 from xce.model.refusal import ConfigRefused
 from xce.model.resource import Kind
 from xce.model.role import Role
+from xce.model.simulated import Loss, SimulatedClaims
 from xce.model.supply import name_problem
 from xce.model.value import Value
 from xce.reporters.inventory import Found
@@ -47,6 +52,7 @@ usage: {PROGRAM} --broker ENDPOINT [--key FILE --broker-key FILE] [options] N
   --seed NUMBER      of the values (default 1)
   --machine PATH     what each of them is: a file or folder as of 'xce-agent inventory --from'.
                      With several, parted by commas, hosts take turns
+  --claims FILE      have them take claims: delays and faults, in YAML (docs/simulation.md)
 
 Prints how many are linked whenever that changes. Ends with TERM or INT."""
 
@@ -67,6 +73,7 @@ class SimulatedHost:
         interval: float,
         chance: random.Random,
         instances: Sequence[Instance] = (),
+        claims: SimulatedClaims | None = None,
     ) -> None:
         self._loop, self._interval, self._chance = loop, interval, chance
         self.node = Node(Types())
@@ -75,10 +82,15 @@ class SimulatedHost:
             name=name,
             software=VERSION,
             machine_id=f"simulated-{name}",
+            boot_id="simulated-1",
             nonce=f"{chance.getrandbits(64):016x}",
             address=f"simulated {name}",
         )
-        self.core = Core(identity, self.node, now=loop.now(), random=random.uniform)
+        self._claims = HostClaims(name, claims, self._lose) if claims is not None else None
+        self._claims_timer: Timer | None = None
+        self._boots, self._lost = 1, False
+        holdings = self._claims.holdings if self._claims is not None else None
+        self.core = Core(identity, self.node, now=loop.now(), random=random.uniform, holdings=holdings)
         self.link = Link(
             loop,
             self.core,
@@ -112,10 +124,57 @@ class SimulatedHost:
 
     def _next(self) -> None:
         self._report()
+        self._turn()
+
+    def _turn(self) -> None:
+        if not self._lost:
+            self.link.turn()
+
+    # --------------------------------------------------------------------------------------------- claims
+
+    def _advance(self) -> None:
+        """Do for claims what is due, and say so."""
+        if self._claims is not None:
+            self._claims.advance(self._loop.now())
+            self._watch_claims()
+            self._turn()
+
+    def _watch_claims(self) -> None:
+        if self._claims_timer is not None:
+            self._claims_timer.cancel()
+        when = NEVER if self._claims is None else self._claims.due()
+        self._claims_timer = self._loop.call_at(when, self._advance) if when != NEVER else None
+
+    def _lose(self, loss: Loss, for_s: float) -> None:
+        """Go without a word, once this turn is over."""
+        self._loop.call_later(0, self._go, loss, for_s)
+
+    def _go(self, loss: Loss, for_s: float) -> None:
+        if self._lost:
+            return
+        self._lost = True
+        self.link.close()
+        self.core.link_failed("the host is lost, as its claims' file says", self._loop.now())
+        if for_s != NEVER:
+            self._loop.call_later(for_s, self._come_back, loss)
+
+    def _come_back(self, loss: Loss) -> None:
+        if loss.reboot and self._claims is not None:
+            self._boots += 1
+            self.core.identity = replace(self.core.identity, boot_id=f"simulated-{self._boots}")
+            self._claims.started_anew(self._loop.now())
+            self._watch_claims()
+        self._lost = False
+        self.core.reopen(self._loop.now())
         self.link.turn()
 
+    # --------------------------------------------------------------------------------------------- effects
+
     def _on_effect(self, effect: Effect) -> None:
-        if isinstance(effect, Learn):
+        if isinstance(effect, Ordered) and self._claims is not None:
+            self._claims.ordered(effect.order, self._loop.now())
+            self._watch_claims()
+        elif isinstance(effect, Learn):
             self.node.types.learn(effect.types)
             self.node.apply_types(self._loop.now())
         elif isinstance(effect, Judge):
@@ -128,7 +187,8 @@ def run(argv: Sequence[str]) -> int:
         print(USAGE_TEXT)
         return GOOD
     values = [
-        *("--broker", "--key", "--broker-key", "--prefix", "--first", "--interval", "--seed", "--machine")
+        *("--broker", "--key", "--broker-key", "--prefix", "--first", "--interval", "--seed", "--machine"),
+        "--claims",
     ]
     try:
         options = Options(argv, values=values)
@@ -140,6 +200,7 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"--prefix: {problem}")
         count = int(options.arguments[0])
         machines = [_instances(path) for path in options.get("--machine").split(",") if path]
+        claims = _claims(options.get("--claims")) if options.has("--claims") else None
         credentials = _credentials(options)
         _make_room(count)
     except (UsageError, KeyFileError) as error:
@@ -148,8 +209,15 @@ def run(argv: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         output.fail(PROGRAM, f"cannot have so many connections: {error}")
         return TROUBLE
-    _serve(options, count, credentials, machines)
+    _serve(options, count, credentials, machines, claims)
     return GOOD
+
+
+def _claims(path: str) -> SimulatedClaims:
+    try:
+        return document.load(Path(path).read_text(encoding="utf-8"), path, SimulatedClaims)
+    except (OSError, UnicodeDecodeError, ConfigRefused) as error:
+        raise UsageError(f"cannot use {path}: {error}") from error
 
 
 def _instances(path: str) -> Sequence[Instance]:
@@ -168,6 +236,7 @@ def _serve(
     count: int,
     credentials: tuple[KeyPair | None, bytes | None],
     machines: Sequence[Sequence[Instance]],
+    claims: SimulatedClaims | None,
 ) -> None:
     import signal  # noqa: PLC0415
 
@@ -183,6 +252,7 @@ def _serve(
             interval=interval,
             chance=random.Random(f"{seed} {first + number}"),  # noqa: S311 - values, not secrets
             instances=machines[number % len(machines)] if machines else (),
+            claims=claims,
         )
         for number in range(count)
     ]

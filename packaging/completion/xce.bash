@@ -19,7 +19,7 @@ _xce() {
         xce-reporter/status) words='--json --watch --socket --config' ;;
         xce-reporter/replay) words='--speed --loop --help' ;;
         xce-reporter/simulate) words='--once --help' ;;
-        xce-reporter/fleet) words='--broker --key --broker-key --prefix --first --interval --seed --machine --from' ;;
+        xce-reporter/fleet) words='--broker --key --broker-key --prefix --first --interval --seed --machine --from --claims' ;;
         xce-broker/run) words='--config --start-empty --help' ;;
         xce-broker/status) words='--broker --key --broker-key --timeout --peers --json --help' ;;
         xce-broker/hosts) words='--broker --key --broker-key --timeout --state --problems --json --help' ;;

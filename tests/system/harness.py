@@ -273,7 +273,9 @@ class Site:
         self.agents.append(reporter)
         return reporter
 
-    def fleet(self, count: int, *, prefix: str = "sim", interval: float = 15, machine: str = "") -> Program:
+    def fleet(
+        self, count: int, *, prefix: str = "sim", interval: float = 15, machine: str = "", claims: str = ""
+    ) -> Program:
         """`xce-reporter fleet`: simulated hosts, not started yet; to be made before the broker starts."""
         key = self.key(prefix, "agent", hosts=(f"{prefix}*",))
         folder = self.folder / f"fleet-{prefix}"
@@ -281,7 +283,8 @@ class Site:
         keys.save(key, folder / "fleet.key")
         argv = [*python("xce.agent.reporter_cli"), "fleet", "--broker", self.broker.endpoint]
         argv += ["--key", str(folder / "fleet.key"), "--broker-key", str(self.broker.folder / "broker.pub")]
-        argv += ["--prefix", prefix, "--interval", str(interval), "--machine", machine, str(count)]
+        argv += ["--prefix", prefix, "--interval", str(interval), "--machine", machine]
+        argv += [*(["--claims", claims] if claims else []), str(count)]
         program = Program(f"fleet {prefix}", folder, argv, {})
         self.others.append(program)
         return program
