@@ -39,7 +39,7 @@ WAITING = 10_000
 T = TypeVar("T")
 
 InstanceMap: TypeAlias = Mapping[str, Instance]
-Known: TypeAlias = tuple[str, int, Binding, Claim]
+Known: TypeAlias = tuple[str, int, Binding, Claim, Mapping[str, str]]
 
 
 class _Began(msgspec.Struct, frozen=True):
@@ -137,9 +137,12 @@ class Claims:
         if began is None:
             return
         if began.recovering and self.holdings.settled:
-            wanted = {chosen.reporter for one in self._orders.values() for chosen in one.binding.instances}
+            orders = self._orders.values()
+            wanted = {chosen.reporter for one in orders for chosen in one.binding.instances}
             if not isinstance(found := self._instances(wanted), str):
-                known = [(one.op_id, one.epoch, one.binding, one.claim) for one in self._orders.values()]
+                known: list[Known] = [
+                    (one.op_id, one.epoch, one.binding, one.claim, one.volume) for one in orders
+                ]
                 self._orders.clear()
                 self._began = msgspec.structs.replace(began, recovering="")
                 self.holdings.uncertain = False
@@ -245,7 +248,12 @@ def _prepare(executor: "Executor", order: BindingPrepare, instances: InstanceMap
     binding = order.binding
     try:
         report = executor.prepare(
-            op_id=order.op_id, epoch=order.epoch, binding=binding, claim=order.claim, instances=instances
+            op_id=order.op_id,
+            epoch=order.epoch,
+            binding=binding,
+            claim=order.claim,
+            instances=instances,
+            words=order.volume,
         )
     except (Refused, NotRecorded) as error:
         if binding.id in executor.entries:
@@ -268,7 +276,7 @@ def _release(executor: "Executor", order: BindingRelease) -> Iterator[Any]:
         yield _told(executor, executor.release(op_id=order.op_id, epoch=order.epoch, binding=order.binding))
 
 
-def _settle(executor: "Executor", known: list[Known], instances: InstanceMap) -> Iterator[Any]:
+def _settle(executor: "Executor", known: Iterable[Known], instances: InstanceMap) -> Iterator[Any]:
     from xce.prepare.journal import NotRecorded  # noqa: PLC0415
 
     try:
@@ -299,6 +307,7 @@ def _told(executor: "Executor", report: "Report") -> tuple[str, BindingReport]:
         note=report.note,
         instances=entry.order.binding.instances if entry is not None else [],
         quarantine=report.quarantine,
+        wants_words=report.wants_words,
     )
 
 

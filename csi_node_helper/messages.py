@@ -19,6 +19,13 @@ SECRET: dict[str, frozenset[int]] = {
     "csi.v1.VolumeCapability.MountVolume": frozenset({2}),
 }
 """Field numbers by message. Mount flags carry passwords with some plugins."""
+CONTEXTS: dict[str, frozenset[int]] = {
+    "csi.v1.NodeStageVolumeRequest": frozenset({2, 6}),
+    "csi.v1.NodePublishVolumeRequest": frozenset({2, 8}),
+}
+"""What a controller or an admin says of a volume: not secret by the protocol, but nobody knows what it is."""
+_CONTEXT_CHARACTERS = 6
+"""Shorter words of a context are no secrets, and would hide whole messages."""
 _DESCRIPTORS = Path(__file__).with_name("csi.pb")
 _UNITS = {1: "bytes", 2: "inodes"}
 
@@ -181,11 +188,14 @@ def is_ready(answer: Any) -> bool:
 
 
 def secret_values(message: Any) -> Iterator[str]:
-    """Every text in a secret field of a message, or of one in it."""
-    secret = SECRET.get(message.DESCRIPTOR.full_name, frozenset())
+    """Every text in a secret field of a message, or of one in it, and what may be secret in contexts."""
+    name = message.DESCRIPTOR.full_name
+    secret, contexts = SECRET.get(name, frozenset()), CONTEXTS.get(name, frozenset())
     for field, value in message.ListFields():
         if field.number in secret:
             yield from _texts(value)
+        elif field.number in contexts:
+            yield from (text for text in _texts(value) if len(text) >= _CONTEXT_CHARACTERS)
         elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
             several = isinstance(value, Iterable) and not isinstance(value, Message)
             for below in value if several else [value]:

@@ -173,6 +173,8 @@ class BindingReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """What it has, in a full report."""
     quarantine: dict[str, str] = {}
     """Of a binding that has ended: instances that may not be used again, and why."""
+    wants_words: bool = False
+    """The order is to be given again: what the claim's provider says is kept in no journal, and is needed."""
 
 
 class BindingNews(_Document, frozen=True, kw_only=True, tag="bindings"):
@@ -268,7 +270,7 @@ class BindingPrepare(_Document, frozen=True, kw_only=True, tag="binding.prepare"
     binding: Binding
     claim: Claim
     volume: dict[str, str] = {}
-    """What the claim's provider says of it."""
+    """What the claim's provider says of it; it may be secret."""
 
 
 class BindingRelease(_Document, frozen=True, kw_only=True, tag="binding.release"):

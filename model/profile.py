@@ -42,8 +42,8 @@ class CsiVolume(_Section, frozen=True, kw_only=True):
 
     plugin: str
     """Name of the plugin: one of `claims.csi.plugins`, or the one that it has registered with."""
-    id: str
-    """The volume's id, as the plugin knows it."""
+    id: str = ""
+    """The volume's id, as the plugin knows it; '' if the claim's provider says it."""
     access: AccessMode = AccessMode.RWX
     """How it may be used at a time. Of `RWOP` this node has one consumer, whatever the plugin allows."""
     group: str = ""
@@ -187,15 +187,15 @@ def profile_of(claims: Claims, name: str) -> Profile | None:
     return claims.profiles.get(name or "default", Profile() if name in {"", "default"} else None)
 
 
-_CSI_TEXT, _CSI_MAP = 128, 4096
+CSI_TEXT, _CSI_MAP = 128, 4096
 """Bytes that every plugin must take: of an id, of a map or of all mount flags together."""
 
 
 def _csi_problems(volume: Volume, of: CsiVolume) -> Iterator[tuple[str, str]]:
     if volume.path or volume.source:
         yield "csi", "takes the place of a path and of a source"
-    if not 0 < len(of.id.encode()) <= _CSI_TEXT:
-        yield "csi.id", f"must have 1 to {_CSI_TEXT} bytes"
+    if len(of.id.encode()) > CSI_TEXT:
+        yield "csi.id", f"must have at most {CSI_TEXT} bytes"
     if of.secrets and not of.secrets.startswith("/"):
         yield "csi.secrets", "must be an absolute path"
     for key, texts in (

@@ -3,12 +3,16 @@
 Memory follows the disk: a phase or a step is further only once its record is written. No decisions here.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from xce.model.profile import profile_of
+from xce.prepare.csi import usage
 from xce.prepare.entry import PHASES, Entry, Event, Phase, Report, StepState
 from xce.prepare.journal import Journal, Order, Work
-from xce.prepare.step import At, Kept, Node, Peer, Wait
+from xce.prepare.plan import PlanRefused
+from xce.prepare.step import At, Csi, Kept, Node, Peer, Step, Wait
 
 
 class Books:
@@ -70,7 +74,32 @@ class Books:
         earlier = [(work.step, work.evidence) for work in entry.works[:number]]
         progress = entry.progress.setdefault(number, {})
         rollback = entry.phase is Phase.UNDOING
-        return At(self.node, entry.id, number, peers, earlier, progress, rollback)
+        host = entry.order.binding.host
+        return At(self.node, entry.id, number, peers, earlier, progress, rollback, entry.words, host)
+
+    def _admit(self, planned: Sequence[Step], binding: str, *, void: bool = True) -> None:
+        """Nobody may have its volumes in a way that excludes it; raises `PlanRefused`.
+
+        `void`: those count too that wait to be planned anew.
+        """
+        others = [one for one in self.entries.values() if one.id != binding and (void or not one.void)]
+        for step in planned:
+            if not isinstance(step, Csi):
+                continue
+            sharers, volumes = [], set()
+            for entry in others:
+                for work in entry.works:
+                    if isinstance(work.step, Csi) and work.step.staging == step.staging:
+                        sharers.append(Peer(entry.id, work.step, work.evidence, entry.leaving))
+                    elif isinstance(work.step, Csi) and work.step.plugin == step.plugin and not entry.leaving:
+                        volumes.add(work.step.staging)
+            seen = self.node.csi.seen(step.plugin)
+            most = seen.max_volumes if seen is not None else None
+            shared = any(not peer.leaving for peer in sharers)
+            if problem := usage.conflict(step, sharers) or usage.too_many(
+                step, len(volumes), most, shared=shared
+            ):
+                raise PlanRefused(problem)
 
     def _move(self, entry: Entry, event: Event, **fields: str | int) -> None:
         """A phase further, on disk first."""

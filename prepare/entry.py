@@ -1,5 +1,6 @@
 """A binding on this node while it is worked on: its phase, its steps, and what is said of it."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -10,7 +11,7 @@ from xce.model.transition import Machine
 from xce.model.value import digest_of
 from xce.prepare import steps
 from xce.prepare.journal import Order, Tombstone, Work
-from xce.prepare.step import Evidence, Ports, Wait
+from xce.prepare.step import Csi, Evidence, Ports, Wait
 
 
 class Phase(StrEnum):
@@ -101,13 +102,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ports: dict[str, list[int]] = {}
     quarantine: dict[str, str] = {}
     """Instances that are not clean, and why."""
+    wants_words: bool = False
+    """What the claim's provider says is not known any more, and needed."""
 
 
 class Entry:
     """One binding in memory; the journal has the same."""
 
-    def __init__(self, order: Order, works: list[Work]) -> None:
-        self.order, self.works = order, works
+    def __init__(self, order: Order, works: list[Work], words: Mapping[str, str] | None = None) -> None:
+        self.order, self.works, self.words = order, works, words
         self.keys = [steps.key(work.step) for work in works]
         self.progress: dict[int, dict[str, Any]] = {}
         self.unwritten: dict[int, Work] = {}
@@ -131,6 +134,12 @@ class Entry:
     def phase(self) -> Phase:
         """What is being done."""
         return Phase(self.order.phase)
+
+    @property
+    def wants_words(self) -> bool:
+        """Whether a plugin must be told what the claim's provider says, which no journal has."""
+        provided = any(isinstance(work.step, Csi) and work.step.provided for work in self.works)
+        return provided and self.words is None and (self.void or self.phase is Phase.PREPARING)
 
     @property
     def leaving(self) -> bool:
@@ -165,6 +174,7 @@ class Entry:
             evidence=self.digest() if self.phase is Phase.READY else "",
             ports=self.ports(),
             quarantine=dirty,
+            wants_words=self.wants_words,
         )
 
     def digest(self) -> str:

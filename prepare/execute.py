@@ -11,7 +11,7 @@ and only then is the binding READY. Everything of one binding is in order; bindi
 other, unless they share a step's key.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -65,20 +65,39 @@ class Executor(Books):
         return self.journal.standing.recovering
 
     def prepare(
-        self, *, op_id: str, epoch: int, binding: Binding, claim: Claim, instances: InstanceMap
+        self,
+        *,
+        op_id: str,
+        epoch: int,
+        binding: Binding,
+        claim: Claim,
+        instances: InstanceMap,
+        words: Mapping[str, str] | None = None,
     ) -> Report:
-        """Begin a binding; the same one again gets the same answer. Raises `Refused`, `NotRecorded`."""
+        """Begin a binding; the same one again gets the same answer. Raises `Refused`, `NotRecorded`.
+
+        `words`: what the claim's provider says now.
+        """
         if (entry := self.entries.get(binding.id)) is not None:
             if entry.leaving and entry.phase is Phase.RELEASING:
                 raise Refused(f"binding {binding.id} is being released")
-            return self._report(entry)
+            return self._hear(entry, words or {}, instances)
         if (stone := self.journal.tombstone(binding.id)) is not None:
             if stone.state is BindingState.FAILED and stone.op_id == op_id:
                 return ended(binding.id, stone)
             raise Refused(f"binding {binding.id} has ended here: it is {stone.state}")
         self._check_order(epoch)
         self._check_instances(binding.instances)
-        return self._begin(op_id, epoch, binding, claim, instances)
+        return self._begin(op_id, epoch, binding, claim, instances, words or {})
+
+    def _hear(self, entry: Entry, words: Mapping[str, str], instances: InstanceMap) -> Report:
+        """The provider's words may be new, or were lost with the process before."""
+        wanted, entry.words = entry.wants_words, words
+        if wanted:
+            entry.wake = 0.0
+        if wanted and entry.void:
+            self._replan(entry, instances)
+        return self._report(self.entries.get(entry.id, entry))
 
     def release(self, *, op_id: str, epoch: int, binding: str) -> Report:
         """Take a binding back; one that was never here is written down as ended. Raises as `prepare`."""
@@ -101,22 +120,23 @@ class Executor(Books):
 
     def resume(self, instances: InstanceMap) -> None:
         """After a reboot, once the inventory is known: plan anew what is to be there, or let it fail."""
-        for entry in [entry for entry in self.entries.values() if entry.void]:
+        for entry in [entry for entry in self.entries.values() if entry.void and not entry.wants_words]:
             try:
                 self._replan(entry, instances)
             except NotRecorded as error:
                 self._hold(entry, Wait(_AGAIN_S, str(error)))
 
     def settle(
-        self, known: Iterable[tuple[str, int, Binding, Claim]], instances: InstanceMap
+        self, known: Iterable[tuple[str, int, Binding, Claim, Mapping[str, str]]], instances: InstanceMap
     ) -> list[Report]:
-        """End recovery: `known` (op_id, epoch, binding, claim) is what the cluster says that this node has.
+        """End recovery: `known` (op_id, epoch, binding, claim, its provider's words) is what the cluster says
+        that this node has.
 
         What is not in the journal is prepared again, which takes what is there. Raises `NotRecorded`.
         """
         reports = [
-            self._begin(op_id, epoch, binding, claim, instances)
-            for op_id, epoch, binding, claim in known
+            self._begin(op_id, epoch, binding, claim, instances, words)
+            for op_id, epoch, binding, claim, words in known
             if binding.id not in self.entries and self.journal.tombstone(binding.id) is None
         ]
         self.journal.settle()
@@ -140,10 +160,17 @@ class Executor(Books):
                         )
 
     def _begin(
-        self, op_id: str, epoch: int, binding: Binding, claim: Claim, instances: InstanceMap
+        self,
+        op_id: str,
+        epoch: int,
+        binding: Binding,
+        claim: Claim,
+        instances: InstanceMap,
+        words: Mapping[str, str],
     ) -> Report:
         try:
-            planned = plan(binding, claim, instances, self.node.settings)
+            planned = plan(binding, claim, instances, self.node.settings, words)
+            self._admit(planned, binding.id)
         except PlanRefused as error:
             stone = Tombstone(state=BindingState.FAILED, epoch=epoch, op_id=op_id, reason=str(error))
             self.journal.end(binding.id, stone)
@@ -162,12 +189,13 @@ class Executor(Books):
         self.node.mark("order.before-intent")
         self.journal.begin(order, works, epoch=epoch)
         self.node.mark("order.after-intent")
-        return self._report(self._add(Entry(order, works)))
+        return self._report(self._add(Entry(order, works, words)))
 
     def _replan(self, entry: Entry, instances: InstanceMap) -> None:
         order = entry.order
         try:
-            planned = plan(order.binding, order.claim, instances, self.node.settings)
+            planned = plan(order.binding, order.claim, instances, self.node.settings, entry.words)
+            self._admit(planned, entry.id, void=False)
         except PlanRefused as error:
             entry.void = False
             self._move(entry, Event.VOID, boot=self.boot)
@@ -184,7 +212,7 @@ class Executor(Books):
         following = PHASES.step(entry.phase, Event.VOID)
         renewed = msgspec.structs.replace(order, phase=following, boot=self.boot, steps=len(works))
         self.journal.begin(renewed, works, epoch=0)
-        self._add(Entry(renewed, works))
+        self._add(Entry(renewed, works, entry.words))
 
     # --------------------------------------------------------------------------------------------- working
 

@@ -6,12 +6,13 @@ volume that the profile does not have, a name that no directory can have.
 
 import fnmatch
 import posixpath
+from collections.abc import Mapping, Sequence
 
-from xce.model.claim import AccessMode, Binding, Claim, MountAsk, PortsAsk, SharedAsk
+from xce.model.claim import TEXT, AccessMode, Binding, Claim, MountAsk, PortsAsk, SharedAsk
 from xce.model.instance import Health, Instance
-from xce.model.profile import Claims, CsiVolume, Profile, ScratchRoot, Volume, profile_of
+from xce.model.profile import CSI_TEXT, Claims, CsiVolume, Profile, ScratchRoot, Volume, profile_of
 from xce.prepare import names
-from xce.prepare.csi import paths
+from xce.prepare.csi import paths, usage, words
 from xce.prepare.step import (
     Bind,
     Csi,
@@ -32,13 +33,22 @@ class PlanRefused(Exception):
     """A binding that cannot be prepared on this node, in words."""
 
 
-def plan(binding: Binding, claim: Claim, instances: InstanceMap, settings: Claims) -> list[Step]:
-    """The steps in the order in which they are done; they are undone from the last to the first."""
+def plan(
+    binding: Binding,
+    claim: Claim,
+    instances: InstanceMap,
+    settings: Claims,
+    provided: Mapping[str, str] | None = None,
+) -> list[Step]:
+    """The steps in the order in which they are done; they are undone from the last to the first.
+
+    `provided`: what the claim's provider says.
+    """
     profile = profile_of(settings, claim.ask.profile)
     if profile is None:
         raise PlanRefused(f"this node has no profile '{claim.ask.profile}' (agent.yaml: claims.profiles)")
     try:
-        return _Planner(binding, claim, instances, settings, profile).steps()
+        return _Planner(binding, claim, instances, settings, profile, provided or {}).steps()
     except (names.NameRefused, paths.PathRefused) as error:
         raise PlanRefused(str(error)) from error
 
@@ -53,9 +63,10 @@ class _Planner:
         instances: InstanceMap,
         settings: Claims,
         profile: Profile,
+        provided: Mapping[str, str],
     ) -> None:
         self.binding, self.claim, self.instances = binding, claim, instances
-        self.settings, self.profile = settings, profile
+        self.settings, self.profile, self.provided = settings, profile, provided
         self.home = f"{settings.directory}/{names.encode(binding.id)}"
 
     def steps(self) -> list[Step]:
@@ -72,7 +83,7 @@ class _Planner:
             ),
         ]
         for mount in ask.mounts:
-            steps += self._mount(mount)
+            steps += [step for step in self._mount(mount) if not self._is_there(step, steps)]
         if ask.scratch_bytes:
             steps.append(self._scratch())
         steps += [self._shared(shared) for shared in ask.shared]
@@ -101,7 +112,7 @@ class _Planner:
         if volume is None:
             raise PlanRefused(f"mount {mount.name}: the profile has no volume '{mount.source}'")
         if volume.csi is not None:
-            published = self._csi(volume, volume.csi)
+            published = self._csi(mount, volume, volume.csi)
             stage: list[Step] = [published]
             source = published.target
         else:
@@ -115,6 +126,19 @@ class _Planner:
             read_only=mount.read_only or volume.read_only or self._all_read_only(),
         )
         return [*stage, bind]
+
+    @staticmethod
+    def _is_there(step: Step, steps: Sequence[Step]) -> bool:
+        """Whether another mount of the same claim has brought it."""
+        for other in steps:
+            if isinstance(step, Csi) and isinstance(other, Csi) and step.staging == other.staging:
+                if not usage.alike(step, other):
+                    raise PlanRefused(
+                        f"mounts {other.mount} and {step.mount} are the same volume {step.volume}, "
+                        "in two ways"
+                    )
+                return True
+        return step in steps
 
     def _all_read_only(self) -> bool:
         return self.binding.read_only or self.claim.access is AccessMode.ROX
@@ -133,27 +157,52 @@ class _Planner:
             )
         ]
 
-    def _csi(self, volume: Volume, of: CsiVolume) -> Csi:
-        """The same for all who use it on this node, but for `alone`."""
+    def _csi(self, mount: MountAsk, volume: Volume, of: CsiVolume) -> Csi:
+        """The same for all who use it on this node, but for `alone` and where it is said."""
         csi = self.settings.csi
         if of.plugin not in csi.plugins and not csi.registration:
             raise PlanRefused(f"this node has no CSI plugin '{of.plugin}' (agent.yaml: claims.csi.plugins)")
+        only = sum(self._is_csi(one.source) for one in self.claim.ask.mounts) == 1
+        told = words.of(self.provided, mount=mount.name, host=self.binding.host, only=only)
+        number = self._volume_id(mount, of, told.id)
         directory = self.settings.directory
         return Csi(
             plugin=of.plugin,
-            volume=of.id,
-            staging=paths.staging(directory, of.plugin, of.id),
-            target=paths.target(directory, of.plugin, of.id),
+            volume=number,
+            staging=paths.staging(directory, of.plugin, number),
+            target=paths.target(directory, of.plugin, number),
             access=of.access,
             alone=AccessMode.RWOP in {of.access, self.claim.access},
             type=volume.type,
-            flags=list(volume.options),
             group=of.group,
             read_only=volume.read_only or of.access is AccessMode.ROX,
-            context=dict(of.context),
-            publish_context=dict(of.publish_context),
             secrets=of.secrets,
+            profile=self.claim.ask.profile,
+            source=mount.source,
+            mount=mount.name,
+            only=only,
+            provided=bool(self.claim.provider),
+            said=words.said(volume, told).digest(),
         )
+
+    def _is_csi(self, source: str) -> bool:
+        volume = self.profile.volumes.get(source)
+        return volume is not None and volume.csi is not None
+
+    def _volume_id(self, mount: MountAsk, of: CsiVolume, provided: str) -> str:
+        """The admin's word, or the provider's where that leaves it open; nobody overrules the admin."""
+        if of.id and provided and provided != of.id:
+            raise PlanRefused(
+                f"mount {mount.name}: its provider says volume {provided[:TEXT]!r}, "
+                f"and the profile's volume '{mount.source}' is another one"
+            )
+        number = of.id or provided
+        if not 0 < len(number.encode()) <= CSI_TEXT:
+            raise PlanRefused(
+                f"mount {mount.name}: the profile leaves the id of volume '{mount.source}' to the claim's "
+                f"provider, which must say a volume_id of at most {CSI_TEXT} bytes"
+            )
+        return number
 
     def _user(self) -> str:
         name = self.binding.consumer.user or self.claim.owner

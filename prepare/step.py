@@ -10,7 +10,7 @@ before: they look first, take what is there if it is as it should be, and make t
 what takes time gives `Wait`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -134,13 +134,21 @@ class Csi(_Step, frozen=True, kw_only=True, tag="csi"):
     """For one consumer at a time."""
     block: bool = False
     type: str = ""
-    flags: list[str] = []
     group: str = ""
     read_only: bool = False
-    context: dict[str, str] = {}
-    publish_context: dict[str, str] = {}
     secrets: str = ""
     """File with its secrets; what is in it is never here."""
+    profile: str = ""
+    source: str = ""
+    """The profile and its volume, which have the mount flags and contexts; those may be secret too."""
+    mount: str = ""
+    """The claim's name for it, which its provider's words may begin with."""
+    only: bool = True
+    """They need not: the claim mounts no other volume of plugins."""
+    provided: bool = False
+    """The claim has a provider: nothing is asked of the plugin before its words are known."""
+    said: str = ""
+    """Digest of flags and contexts."""
 
 
 class Bind(_Step, frozen=True, kw_only=True, tag="bind"):
@@ -277,6 +285,10 @@ class At(NamedTuple):
     """Kept between two calls for one step, and lost with the process."""
     rollback: bool = False
     """What is undone was never ready: nothing of the user's can be in it yet."""
+    words: Mapping[str, str] | None = None
+    """What the claim's provider says; None: this process has not heard it yet."""
+    host: str = ""
+    """As the cluster calls this node."""
 
 
 S_contra = TypeVar("S_contra", bound=Step, contravariant=True)

@@ -254,7 +254,9 @@ class Claims:
         if binding.state is BindingState.RELEASING and report.state not in _GOING:
             self._order(binding, now)  # it has not heard of the release
             return []
-        if report.state is not BindingState.PENDING:
+        if report.wants_words and binding.state is not BindingState.RELEASING:
+            self._order(binding, now)
+        elif report.state is not BindingState.PENDING:
             self._owed.pop(binding.id, None)
         following = after_report(binding.state, report.state)
         if binding.gang and binding.state in _UNREADY and following is BindingState.READY:

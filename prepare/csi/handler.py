@@ -14,7 +14,7 @@ from xce.linux import holders, mountinfo
 from xce.model import csi
 from xce.model.claim import AccessMode
 from xce.model.csi import AGAIN, Backoff, NodeAbility, Outcome
-from xce.prepare.csi import usage
+from xce.prepare.csi import usage, words
 from xce.prepare.csi.usage import VOLUME, Event, State
 from xce.prepare.mounts import ask, at_point, changed, found, need_visible
 from xce.prepare.step import At, Csi, Done, Evidence, Note, Plain, StepFailed, Wait
@@ -23,6 +23,7 @@ from xce.prepare.step import Outcome as StepOutcome
 _LOOK_S = 0.02
 _PLUGIN_S = 0.05
 _BUSY_S = 0.5
+_UNSAID_S = 0.5
 _OWN_ERROR = Backoff(0.2, 5)
 """After an error of the plugin's while it takes something back."""
 _PATIENCE = 3
@@ -61,8 +62,6 @@ class CsiHandler(Plain[Csi]):
         """Whether it can be had here, and how; nothing is asked of the plugin before that is written down."""
         if binding := usage.must_wait(at.peers):
             return Wait(_LOOK_S, f"volume {step.volume} is being unstaged for binding {binding}")
-        if problem := usage.conflict(step, at.peers):
-            raise StepFailed(problem)
         for peer in at.peers:
             if peer.leaving or not peer.evidence:
                 continue
@@ -91,14 +90,16 @@ class CsiHandler(Plain[Csi]):
     def _stage(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
         if not evidence["stages"]:
             return Note(evidence | {"state": VOLUME.step(State.STAGING, Event.STAGED), "mounts": []})
+        if (said := _said(step, at)) is None:
+            return _unsaid(step)
         if not usage.at_or_below(step.staging, at.node.mounts()):
             os.makedirs(step.staging, 0o755, exist_ok=True)
         call = csi.Stage(
             volume=step.volume,
             staging=step.staging,
-            capability=_capability(step, evidence),
-            context=step.context,
-            publish_context=step.publish_context,
+            capability=_capability(step, evidence, said.flags),
+            context=said.context,
+            publish_context=said.publish_context,
             secrets=step.secrets,
         )
         told = _ask(step, call, at)
@@ -117,14 +118,16 @@ class CsiHandler(Plain[Csi]):
         if usage.at_or_below(step.staging, at.node.mounts()) != evidence["mounts"]:
             return Note(evidence | {"state": VOLUME.step(State.PUBLISHING, Event.LOST)})
         if not at.progress.get("published"):
+            if (said := _said(step, at)) is None:
+                return _unsaid(step)
             call = csi.Publish(
                 volume=step.volume,
                 staging=step.staging if evidence["stages"] else "",
                 target=step.target,
-                capability=_capability(step, evidence),
+                capability=_capability(step, evidence, said.flags),
                 read_only=step.read_only,
-                context=step.context,
-                publish_context=step.publish_context,
+                context=said.context,
+                publish_context=said.publish_context,
                 secrets=step.secrets,
             )
             if not at.node.csi.pending(_key(at)) and not at_point(step.target, at):
@@ -279,10 +282,29 @@ def _verb(call: csi.Call) -> str:
     return str(call.__struct_config__.tag)
 
 
-def _capability(step: Csi, evidence: Evidence) -> csi.Capability:
+def _said(step: Csi, at: At) -> words.Said | None:
+    """Flags and contexts, which the journal does not have; None: the provider's are not known yet."""
+    if step.provided and at.words is None:
+        return None
+    profile = at.node.profile(step.profile)
+    volume = profile.volumes.get(step.source) if profile is not None else None
+    told = words.of(at.words or {}, mount=step.mount, host=at.host, only=step.only)
+    said = words.said(volume, told) if volume is not None and volume.csi is not None else None
+    if said is None or said.digest() != step.said:
+        raise StepFailed(
+            f"the settings of volume {step.source}, or what its provider says, were changed while it was made"
+        )
+    return said
+
+
+def _unsaid(step: Csi) -> Wait:
+    return Wait(_UNSAID_S, f"the broker has not said again what the provider says of volume {step.volume}")
+
+
+def _capability(step: Csi, evidence: Evidence, flags: list[str]) -> csi.Capability:
     """The same in every call for the volume, whatever the plugin says of itself meanwhile."""
     return csi.Capability(
-        mode=evidence["mode"], block=step.block, fs_type=step.type, flags=step.flags, group=step.group
+        mode=evidence["mode"], block=step.block, fs_type=step.type, flags=flags, group=step.group
     )
 
 

@@ -8,6 +8,8 @@ is mounted; the plugin's word is not enough for being there, and not for being g
 from collections.abc import Sequence
 from enum import StrEnum
 
+import msgspec
+
 from xce.linux import mountinfo
 from xce.linux.mountinfo import Mount
 from xce.model.claim import AccessMode
@@ -77,20 +79,34 @@ def state_of(evidence: Evidence) -> State:
 # ------------------------------------------------------------------------------------------------ admission
 
 
+def alike(step: Csi, other: Csi) -> bool:
+    """Whether two steps of a volume want the same of it. What they may do at a time is another question."""
+    plain = {"alone": False, "provided": False, "profile": "", "source": "", "mount": "", "only": True}
+    return msgspec.structs.replace(step, **plain) == msgspec.structs.replace(other, **plain)
+
+
 def conflict(step: Csi, peers: Sequence[Peer]) -> str:
-    """Why a volume cannot be had beside those who stay with it; '' if it can."""
+    """Why a volume cannot be had beside those who have it or were promised it, and stay; '' if it can."""
     for peer in peers:
         other = peer.step
-        if not isinstance(other, Csi) or not peer.evidence or peer.leaving:
+        if not isinstance(other, Csi) or peer.leaving:
             continue
         if step.alone or other.alone:
             return f"volume {step.volume} is for one consumer at a time, and binding {peer.binding} has it"
-        if step != other:
+        if not alike(step, other):
             return (
                 f"volume {step.volume} is in use on this node in another way, by binding {peer.binding}: "
-                "its settings were changed meanwhile; it can be had when the last user has left"
+                "other settings of it, or another word of its provider; it can be had when the last user "
+                "has left"
             )
     return ""
+
+
+def too_many(step: Csi, others: int, most: int | None, *, shared: bool) -> str:
+    """Why the plugin cannot have this volume beside its others here; '' if it can, or has it already."""
+    if most is None or shared or others < most:
+        return ""
+    return f"plugin {step.plugin} takes {most} volumes on this node, and so many are in use or promised"
 
 
 def others(peers: Sequence[Peer]) -> list[str]:

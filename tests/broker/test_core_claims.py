@@ -613,6 +613,28 @@ def test_an_order_that_a_node_did_not_take_is_given_again() -> None:
     assert [type(one) for one in cluster.node.listen()] == [m.BindingRelease]
 
 
+def test_a_node_that_has_lost_the_providers_words_is_told_them_again() -> None:
+    """They are in no journal of the node; the binding goes on where it was."""
+    cluster = Cluster()
+    claim = cluster.claim(provider="store")
+    words = {"volume_context/share": "/v/7"}
+    cluster.order(m.ClaimProvide, role="provider", claim=claim, state=READY, volume=words)
+    (binding,) = cluster.bind(place(claim, "node1", "GPU-a"))
+    assert [one.volume for one in cluster.node.listen()] == [words]
+    cluster.node.tell()
+    cluster.node.move(binding, BindingState.PREPARING, wants_words=True)
+    cluster.node.tell()
+    assert [one.volume for one in cluster.node.listen()] == [words]
+    assert cluster.states() == {binding: "preparing"}
+    cluster.node.heartbeat()
+    cluster.world.wait(12)
+    assert [one.volume for one in cluster.node.listen()] == [words], "until it says that it has them"
+    cluster.node.to(READY)
+    cluster.node.heartbeat()
+    cluster.world.wait(12)
+    assert cluster.node.listen() == []
+
+
 def test_a_release_while_the_node_is_away_reaches_it_when_it_is_back() -> None:
     cluster = Cluster()
     (binding,) = cluster.bind(place(cluster.claim(), "node1", "GPU-a"))

@@ -23,9 +23,24 @@ from xce.linux.mountinfo import Mount
 from xce.model.claim import AccessMode, Ask, MountAsk
 from xce.model.profile import Csi, CsiVolume, Volume
 from xce.prepare.csi import paths
+from xce.prepare.entry import Report
 
 SECRET = "correct-horse"
 FLAG = "password=battery-staple"
+CONTEXTS: dict[str, Any] = {
+    "context": {"ticket": "made-of-glass"},
+    "publish_context": {"token": "attached-by-thread"},
+}
+WORDS = {
+    "volume_id": "vol1",
+    "volume_context/share": "horse-drawn-cart",
+    "publish_context/lun": "any-old-lun",
+    "publish_context@here/lun": "lun-of-this-host",
+    "publish_context@elsewhere/lun": "lun-of-another",
+    "note": "of the provider's own",
+}
+"""What a provider says; the last one means nothing here."""
+HIDDEN = ("battery-staple", "made-of-glass", "attached-by-thread", "horse-drawn-cart", "lun-of-this-host")
 
 
 def asked(source: str = "vol1", **fields: Any) -> Ask:
@@ -36,7 +51,7 @@ class CsiWorld(World):
     """See above. The plugin outlives it."""
 
     def __init__(self, place: Path, group: Cgroup, *, plugin: Plugin, **overrides: Any) -> None:
-        self.plugin = plugin
+        self.plugin, self.options = plugin, list[str]()
         for name in ("vol1", "solo", "fixed", "locked"):
             self.plugin.volume(name, data=f"payload of {name}")
         place.mkdir(exist_ok=True)
@@ -48,8 +63,13 @@ class CsiWorld(World):
     def start(self) -> None:
         """With the plugin's volumes in the profile."""
         volumes = {
-            "vol1": self.volume("vol1", secrets=str(self.secrets)),
-            "flagged": Volume(options=[FLAG], csi=CsiVolume(plugin="fake", id="vol1")),
+            "vol1": msgspec.structs.replace(
+                self.volume("vol1", secrets=str(self.secrets)), options=self.options
+            ),
+            "flagged": Volume(options=[FLAG], csi=CsiVolume(plugin="fake", id="vol1", **CONTEXTS)),
+            "provided": Volume(
+                csi=CsiVolume(plugin="fake", context={"share": "of-the-profile", "kept": "x"})
+            ),
             "solo": self.volume("solo", access=AccessMode.RWOP),
             "fixed": self.volume("fixed", access=AccessMode.ROX),
             "locked": msgspec.structs.replace(self.volume("locked"), read_only=True),
@@ -82,6 +102,18 @@ class CsiWorld(World):
     def kill_helper(self) -> None:
         with contextlib.suppress(AssertionError, ProcessLookupError):
             os.kill(self.helper, signal.SIGKILL)
+
+    def provide(self, words: dict[str, str] | None, **fields: Any) -> Report:
+        """Order a binding of a claim whose provider says `words`; again for the same `binding`."""
+        binding, claim = self.order(fields.pop("ask", asked("provided")), **fields)
+        claim = msgspec.structs.replace(claim, provider="store")
+        return self.executor.prepare(
+            op_id="o", epoch=1, binding=binding, claim=claim, instances={}, words=words
+        )
+
+    def kept(self) -> bytes:
+        """Everything in the journal's directory."""
+        return b"".join(path.read_bytes() for path in (self.place / "state").iterdir() if path.is_file())
 
     def staging(self, volume: str = "vol1") -> str:
         return paths.staging(self.settings.directory, "fake", volume)

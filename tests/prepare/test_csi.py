@@ -7,13 +7,15 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.linux.hangfs import HangingMount
-from tests.prepare.csi_world import FLAG, SECRET, CsiWorld, asked
+from tests.prepare.csi_world import FLAG, HIDDEN, SECRET, CsiWorld, asked
 from xce.model.claim import AccessMode, BindingState
 from xce.prepare import errand, orphans
 from xce.prepare.csi.handler import CsiHandler
+from xce.prepare.plan import plan
 from xce.prepare.step import At, Csi, Done, Note, StepFailed
 
 pytestmark = pytest.mark.root
@@ -446,13 +448,13 @@ def test_secrets_and_flags_are_in_no_journal_report_or_argument(csi: CsiWorld) -
         assert report.state is FAILED
         assert "denied" in report.reason
         assert "[hidden]" in report.reason
-        for word in (SECRET, FLAG, "battery-staple"):
+        for word in (SECRET, FLAG, *HIDDEN):
             assert word not in str(report)
     assert any(call["secrets"] for call in csi.plugin.calls("NodeStageVolume"))
     process = Path(f"/proc/{csi.helper}")
     shown = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-    kept = b"".join(path.read_bytes() for path in (csi.place / "state").iterdir() if path.is_file())
-    assert SECRET.encode() not in shown + kept
+    for word in (SECRET, *HIDDEN):
+        assert word.encode() not in shown + csi.kept()
 
 
 def test_a_block_volume_must_be_a_device(csi: CsiWorld) -> None:
@@ -461,8 +463,11 @@ def test_a_block_volume_must_be_a_device(csi: CsiWorld) -> None:
         device = csi.plugin.folder / "vol1.device"
         if not device.exists():
             os.mknod(device, 0o60600, os.makedev(7, 250))
-        step = Csi(
-            plugin="fake", volume="vol1", staging=csi.staging(), target=csi.target(), access="RWO", block=True
+        (_, plain) = csi.order(asked("missing"))
+        planned = plan(csi.order(asked("missing"))[0], plain, {}, csi.settings)
+        (step,) = [one for one in planned if isinstance(one, Csi)]
+        step = msgspec.structs.replace(
+            step, volume="vol1", staging=csi.staging(), target=csi.target(), block=True
         )
         handler, evidence = CsiHandler(), dict[str, Any]()
         at = At(csi.node, f"b-{len(habits)}", 0, [], [], {})

@@ -62,14 +62,40 @@ def test_one_consumer_at_a_time_is_enforced_from_both_sides() -> None:
     for mine, theirs in ((alone, alone), (alone, STEP), (STEP, alone)):
         assert "one consumer" in usage.conflict(mine, [peer(step=theirs)])
     assert usage.conflict(STEP, [peer()]) == ""
-    assert usage.conflict(alone, [peer(step=alone, evidence={})]) == ""
+    assert "one consumer" in usage.conflict(alone, [peer(step=alone, evidence={})]), "it was promised"
+    assert usage.conflict(alone, [peer(step=alone, leaving=True)]) == ""
 
 
-@pytest.mark.parametrize("change", [{"type": "xfs"}, {"group": "7"}, {"read_only": True}, {"access": "ROX"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"type": "xfs"},
+        {"group": "7"},
+        {"read_only": True},
+        {"access": "ROX"},
+        {"said": "x"},
+        {"secrets": "/s"},
+    ],
+)
 def test_another_use_of_the_same_volume_is_refused(change: dict[str, Any]) -> None:
     other = msgspec.structs.replace(STEP, **change)
     assert "in another way, by binding b7" in usage.conflict(STEP, [peer(step=other)])
     assert usage.conflict(STEP, [peer(step=other, leaving=True), peer()]) == ""
+
+
+def test_whose_mount_of_which_profile_it_is_makes_no_difference() -> None:
+    other = msgspec.structs.replace(STEP, profile="p2", source="s2", mount="m2", only=False, provided=True)
+    assert usage.conflict(STEP, [peer(step=other)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("others", "most", "shared", "good"),
+    [(0, 1, False, True), (1, 1, False, False), (1, 1, True, True), (9, None, False, True)],
+)
+def test_a_plugin_has_no_more_volumes_here_than_it_takes(
+    others: int, most: int | None, *, shared: bool, good: bool
+) -> None:
+    assert (usage.too_many(STEP, others, most, shared=shared) == "") is good
 
 
 def test_a_newcomer_waits_for_the_last_one_to_leave_and_for_nobody_else() -> None:

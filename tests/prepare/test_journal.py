@@ -132,7 +132,7 @@ def test_c_sta_01_what_the_cluster_knows_settles_a_node_that_lost_its_journal(wo
     world.stop()
     (world.place / "state/claims.sqlite").write_bytes(b"")
     world.start()
-    world.executor.settle([("op-b1", 1, *order) for order in orders], world.instances)
+    world.executor.settle([("op-b1", 1, *order, {}) for order in orders], world.instances)
     assert world.settled("b1").state is READY
     assert (world.evidence("b1", "filter")["program"], world.evidence("b1", "bind")) == before
     assert not world.executor.recovering
