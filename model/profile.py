@@ -46,6 +46,8 @@ class CsiVolume(_Section, frozen=True, kw_only=True):
     """The volume's id, as the plugin knows it; '' if the claim's provider says it."""
     access: AccessMode = AccessMode.RWX
     """How it may be used at a time. Of `RWOP` this node has one consumer, whatever the plugin allows."""
+    block: bool = False
+    """Consumers get a device, not a file system."""
     group: str = ""
     """Number of the group that its files get, if the plugin can do that."""
     context: dict[str, str] = {}
@@ -196,6 +198,8 @@ def _csi_problems(volume: Volume, of: CsiVolume) -> Iterator[tuple[str, str]]:
         yield "csi", "takes the place of a path and of a source"
     if len(of.id.encode()) > CSI_TEXT:
         yield "csi.id", f"must have at most {CSI_TEXT} bytes"
+    if of.block and (volume.type or volume.options or of.group):
+        yield "csi.block", "is a device: type, options and group are of file systems"
     if of.secrets and not of.secrets.startswith("/"):
         yield "csi.secrets", "must be an absolute path"
     for key, texts in (

@@ -24,10 +24,13 @@ class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     major: int
     minor: int
     exclusive: bool = True
+    access: str = "rw"
+    inside: str = ""
+    """Its path in a container, if it is another one."""
 
     def rule(self) -> str:
         """As the devices controller writes it. Making nodes is the base list's matter."""
-        return f"{self.kind} {self.major}:{self.minor} rw"
+        return f"{self.kind} {self.major}:{self.minor} {self.access}"
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 
 from xce.prepare import names
+from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
 from xce.prepare.mounts import own_directory, remove_point
-from xce.prepare.render import CDI_KIND, cdi, cdi_name, device_variables, env_file, name_variable
+from xce.prepare.render import CDI_KIND, INSIDE, cdi, cdi_name, device_variables, env_file, name_variable
 from xce.prepare.step import (
     At,
     Bind,
+    Block,
     Done,
     Environment,
     Evidence,
@@ -29,8 +31,6 @@ from xce.prepare.step import (
     Shared,
 )
 
-INSIDE = "/xce"
-"""Where mounts are in a container."""
 CDI_PREFIX = "xce-claim_"
 """Before the binding in the name of its CDI file."""
 
@@ -155,6 +155,9 @@ def _variables(step: Environment, at: At, devices: list[Resolved], *, inside: bo
     for mount in _mounts(at):
         rendered[name_variable("XCE_DIR_", mount["name"])] = mount["inside" if inside else "point"]
     for other, evidence in at.earlier:
+        if isinstance(other, Block):
+            where = f"{INSIDE}/{names.encode(other.name)}" if inside else device_of(other)
+            rendered[name_variable("XCE_DEVICE_", other.name)] = where
         if isinstance(other, Ports):
             ports = ",".join(str(port) for port in evidence["ports"])
             rendered[name_variable("XCE_PORTS_", other.name)] = ports

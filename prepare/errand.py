@@ -119,12 +119,29 @@ def probe(*, point: str) -> Evidence:
 
 
 def kind(*, point: str) -> Evidence:
-    """What a path is: `directory`, `device`, `file`; whether it can be looked at at all."""
-    mode = os.stat(point).st_mode
-    if stat.S_ISDIR(mode):
+    """What a path is: `directory`, `device` with its number, `file`; whether it can be looked at at all."""
+    found = os.stat(point)
+    if stat.S_ISDIR(found.st_mode):
         os.statvfs(point)
         return {"kind": "directory"}
-    return {"kind": "device" if stat.S_ISBLK(mode) else "file"}
+    if stat.S_ISBLK(found.st_mode):
+        return {"kind": "device", "number": f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"}
+    return {"kind": "file"}
+
+
+def device(*, point: str, name: str, source: str, major: int, minor: int, uid: int, gid: int) -> Evidence:
+    """Mount a file system on `point` that holds one block device file, a user's own, and never changes."""
+    options: dict[str, str | bool] = {"source": source, "size": "4k", "nr_inodes": "2", "mode": "0755"}
+    attributes = mountapi.MOUNT_ATTR_NOSUID | mountapi.MOUNT_ATTR_NOEXEC
+    with (
+        opened(mountapi.make("tmpfs", options, attributes=attributes)) as tree,
+        opened(beneath.open_root(point)) as target,
+    ):
+        os.mknod(name, stat.S_IFBLK | 0o600, os.makedev(major, minor), dir_fd=tree)
+        os.chown(name, uid, gid, dir_fd=tree, follow_symlinks=False)
+        mountapi.set_attributes(tree, mountapi.MOUNT_ATTR_RDONLY)
+        mountapi.attach(tree, target)
+    return {}
 
 
 def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: int) -> Evidence:
@@ -287,6 +304,7 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "probe": probe,
     "user": user,
     "kind": kind,
+    "device": device,
     "look": look,
     "share": share,
     "unshare": unshare,

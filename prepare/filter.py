@@ -16,10 +16,12 @@ import msgspec
 
 from xce.linux import bpf, holders
 from xce.linux.bpf import Program, Rule
-from xce.prepare import isolation
-from xce.prepare.devices import Finder, Resolved
+from xce.prepare import isolation, names
+from xce.prepare.block import device_of, number_of
+from xce.prepare.devices import File, Finder, Resolved
 from xce.prepare.group import group_of, old_group_of
-from xce.prepare.step import At, Done, Evidence, Filter, Outcome, Plain, StepFailed, Wait
+from xce.prepare.render import INSIDE
+from xce.prepare.step import At, Block, Done, Evidence, Filter, Outcome, Plain, StepFailed, Wait
 
 _BUSY_S = 0.5
 _GAP = "gap"
@@ -39,20 +41,21 @@ class FilterHandler(Plain[Filter]):
 
     def describe(self, step: Filter) -> str:
         """One line."""
-        names = ", ".join(device.id for device in step.devices) or "no devices"
-        return f"device filter of {step.group}: {names} and {len(step.base)} base rules"
+        names = ", ".join([one.id for one in step.devices] + [f"volume {one.name}" for one in step.volumes])
+        return f"device filter of {step.group}: {names or 'no devices'} and {len(step.base)} base rules"
 
     def do(self, step: Filter, evidence: Evidence, at: At) -> Outcome:
         """Find the devices, put the filter on, read it back."""
         how = at.node.isolation
         if how.mechanism == "none":
-            if step.devices:
+            if step.devices or step.volumes:
                 raise StepFailed(f"device isolation unavailable: {how.reason}")
             return Done({"mechanism": "none", "reason": how.reason, "devices": [], "rules": []})
         finder = Finder(at.node.proc, at.node.sys, at.node.dev)
         found = [finder.find(device) for device in step.devices]
         if extras := finder.extras(step.extras):
             found.append(Resolved(id="extras", kind="extras", files=extras))
+        found += [_volume(volume, at) for volume in step.volumes]
         if not evidence:
             _refuse_used(found, step, at)
         rules = _rules(step.base, found, at)
@@ -200,6 +203,21 @@ def _why(path: str) -> str:
 
 def _resolved(evidence: Evidence) -> list[Resolved]:
     return [msgspec.convert(one, Resolved) for one in evidence.get("devices", [])]
+
+
+def _volume(volume: Block, at: At) -> Resolved:
+    """The device of a volume, with as much as may be done to it: mounts keep nobody from writing to one."""
+    major, minor = number_of(volume, at)
+    file = File(
+        path=device_of(volume),
+        kind="b",
+        major=major,
+        minor=minor,
+        exclusive=False,
+        access="r" if volume.read_only else "rw",
+        inside=f"{INSIDE}/{names.encode(volume.name)}",
+    )
+    return Resolved(id=f"volume {volume.name}", kind="volume", files=[file])
 
 
 def _peers(at: At) -> list[Resolved]:

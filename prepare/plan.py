@@ -15,6 +15,7 @@ from xce.prepare import names
 from xce.prepare.csi import paths, usage, words
 from xce.prepare.step import (
     Bind,
+    Block,
     Csi,
     Device,
     Environment,
@@ -72,18 +73,23 @@ class _Planner:
     def steps(self) -> list[Step]:
         ask = self.claim.ask
         group = names.encode(self.binding.consumer.name)
+        mounts: list[Step] = []
+        for mount in ask.mounts:
+            mounts += [step for step in self._mount(mount) if not self._is_there(step, mounts)]
+        first = [step for step in mounts if isinstance(step, Csi) and step.block]
         steps: list[Step] = [
             Group(name=group, grace_s=self.profile.grace_s),
+            *first,  # only then their devices' numbers are known
             Filter(
                 group=group,
                 base=list(self.profile.devices),
                 devices=[self._device(chosen.id) for chosen in self.binding.instances],
                 extras=list(self.profile.device_extras) if self.binding.instances else [],
+                volumes=[step for step in mounts if isinstance(step, Block)],
                 daemons=list(self.profile.daemons),
             ),
         ]
-        for mount in ask.mounts:
-            steps += [step for step in self._mount(mount) if not self._is_there(step, steps)]
+        steps += [step for step in mounts if step not in first]
         if ask.scratch_bytes:
             steps.append(self._scratch())
         steps += [self._shared(shared) for shared in ask.shared]
@@ -113,6 +119,8 @@ class _Planner:
             raise PlanRefused(f"mount {mount.name}: the profile has no volume '{mount.source}'")
         if volume.csi is not None:
             published = self._csi(mount, volume, volume.csi)
+            if published.block:
+                return [published, self._block(mount, published)]
             stage: list[Step] = [published]
             source = published.target
         else:
@@ -126,6 +134,17 @@ class _Planner:
             read_only=mount.read_only or volume.read_only or self._all_read_only(),
         )
         return [*stage, bind]
+
+    def _block(self, mount: MountAsk, volume: Csi) -> Block:
+        if mount.subdirectory:
+            raise PlanRefused(f"mount {mount.name}: volume '{mount.source}' is a device, without directories")
+        return Block(
+            name=mount.name,
+            target=volume.target,
+            point=f"{self.home}/{names.encode(mount.name)}",
+            read_only=mount.read_only or volume.read_only or self._all_read_only(),
+            user=self._user(),
+        )
 
     @staticmethod
     def _is_there(step: Step, steps: Sequence[Step]) -> bool:
@@ -173,6 +192,7 @@ class _Planner:
             target=paths.target(directory, of.plugin, number),
             access=of.access,
             alone=AccessMode.RWOP in {of.access, self.claim.access},
+            block=of.block,
             type=volume.type,
             group=of.group,
             read_only=volume.read_only or of.access is AccessMode.ROX,

@@ -13,6 +13,8 @@ from xce.prepare.devices import Resolved
 
 CDI_VERSION = "1.0.0"
 CDI_KIND = "xce.dev/claim"
+INSIDE = "/xce"
+"""Where mounts and devices of volumes are in a container."""
 _CDI_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
 
 
@@ -80,11 +82,12 @@ def cdi(
     if files:
         edits["deviceNodes"] = [
             {
-                "path": file.path,
+                "path": file.inside or file.path,
+                **({"hostPath": file.path} if file.inside else {}),
                 "type": file.kind,
                 "major": file.major,
                 "minor": file.minor,
-                "permissions": "rw",
+                "permissions": file.access,
             }
             for _, file in sorted(files.items())
         ]

@@ -98,6 +98,18 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Device files that its reporter names and the profile lets it name."""
 
 
+class Block(_Step, frozen=True, kw_only=True, tag="block"):
+    """The device of a volume, as a device file of the user's own."""
+
+    name: str
+    target: str
+    """Where the plugin has put it."""
+    point: str
+    """Directory in which the device file is."""
+    read_only: bool = False
+    user: str
+
+
 class Filter(_Step, frozen=True, kw_only=True, tag="filter"):
     """The device filter of the consumer's control group: base list and devices, nothing else."""
 
@@ -106,6 +118,8 @@ class Filter(_Step, frozen=True, kw_only=True, tag="filter"):
     devices: list[Device] = []
     extras: list[str] = []
     """Patterns of device files that go with devices of any kind."""
+    volumes: list[Block] = []
+    """Volumes that are devices, which steps before this one have made."""
     daemons: list[str] = []
     """Who may keep the devices open."""
 
@@ -208,7 +222,7 @@ class Environment(_Step, frozen=True, kw_only=True, tag="environment"):
     """Directory for the CDI file."""
 
 
-Step: TypeAlias = Group | Filter | Stage | Csi | Bind | Scratch | Shared | Ports | Environment
+Step: TypeAlias = Group | Block | Filter | Stage | Csi | Bind | Scratch | Shared | Ports | Environment
 
 
 class Peer(NamedTuple):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from xce.prepare.block import BlockHandler
 from xce.prepare.csi.handler import CsiHandler
 from xce.prepare.environment import EnvironmentHandler
 from xce.prepare.filter import FilterHandler
@@ -12,6 +13,7 @@ from xce.prepare.scratch import ScratchHandler
 from xce.prepare.shared import SharedHandler
 from xce.prepare.step import (
     Bind,
+    Block,
     Csi,
     Environment,
     Filter,
@@ -29,6 +31,7 @@ HANDLERS: dict[type[Any], Handler[Any]] = {
     Filter: FilterHandler(),
     Stage: StageHandler(),
     Csi: CsiHandler(),
+    Block: BlockHandler(),
     Bind: BindHandler(),
     Scratch: ScratchHandler(),
     Shared: SharedHandler(),

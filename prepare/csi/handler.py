@@ -8,9 +8,10 @@ is put into the staging directory, and nothing is removed but empty directories.
 import contextlib
 import errno
 import os
+import stat
 import time
 
-from xce.linux import holders, mountinfo
+from xce.linux import disks, holders, mountinfo
 from xce.model import csi
 from xce.model.claim import AccessMode
 from xce.model.csi import AGAIN, Backoff, NodeAbility, Outcome
@@ -163,7 +164,7 @@ class CsiHandler(Plain[Csi]):
             raise StepFailed(problem)
         remote = mountinfo.can_hang(there[0].kind)
         try:
-            if step.read_only and "ro" not in there[0].options.split(","):
+            if step.read_only and not step.block and "ro" not in there[0].options.split(","):
                 answer = ask(at, "set-read-only", {"point": step.target}, remote=remote)
                 return Wait(_LOOK_S if answer is None else 0, f"making {step.target} read-only")
             kind = ask(at, "kind", {"point": step.target}, remote=remote)
@@ -175,9 +176,14 @@ class CsiHandler(Plain[Csi]):
         wanted = "device" if step.block else "directory"
         if kind["kind"] != wanted:
             raise StepFailed(f"plugin {step.plugin} has put a {kind['kind']} at the target, not a {wanted}")
+        number = kind.get("number", "")
+        if point := usage.mounted_device(number, at.node.mounts(), disks.whole(at.node.sys)):
+            words = f"plugin {step.plugin} has put device {number} at the target"
+            raise StepFailed(f"{words}, which is mounted on {point} of this node")
         at.progress.pop("published", None)
         state = VOLUME.step(State.PUBLISHING, Event.VERIFIED)
-        return Done(evidence | {"state": state, **(found(step.target, lambda _: True, at) or {})})
+        there_now = found(step.target, lambda _: True, at) or {}
+        return Done(evidence | {"state": state, **there_now, **({"number": number} if number else {})})
 
     def observe(self, step: Csi, evidence: Evidence, at: At) -> str:
         """Compare with the mount table: the target, and what was remembered of the staging directory."""
@@ -185,7 +191,10 @@ class CsiHandler(Plain[Csi]):
             return f"volume {step.volume} is not published"
         if usage.at_or_below(step.staging, at.node.mounts()) != evidence["mounts"]:
             return f"what was staged for volume {step.volume} at {step.staging} is not mounted any more"
-        return changed(evidence, at, read_only=step.read_only)
+        problem = changed(evidence, at, read_only=step.read_only and not step.block)
+        if not problem and step.block and (now := _number(step.target)) != evidence["number"]:
+            return f"the device at {step.target} has number {now} now, not {evidence['number']}"
+        return problem
 
     # ------------------------------------------------------------------------------------------ taking back
 
@@ -342,6 +351,12 @@ def _words(step: Csi, verb: str, told: csi.Told) -> str:
 
 
 # --------------------------------------------------------------------------------------------------- places
+
+
+def _number(target: str) -> str:
+    """Of a device file, on this node's own file system of those."""
+    found = os.stat(target)
+    return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}" if stat.S_ISBLK(found.st_mode) else "none"
 
 
 def _make_leaf(step: Csi, *, present: bool) -> None:

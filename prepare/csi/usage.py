@@ -5,7 +5,7 @@ of the target. Who the users are is in the journal: bindings whose step has evid
 is mounted; the plugin's word is not enough for being there, and not for being gone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -157,6 +157,16 @@ def at_or_below(path: str, mounts: Sequence[Mount]) -> list[list[str]]:
     """The mounts at a directory or below it: point, device, root; in an order of their own."""
     prefix = path + "/"
     return sorted([m.point, m.device, m.root] for m in mounts if (m.point + "/").startswith(prefix))
+
+
+def mounted_device(number: str, mounts: Sequence[Mount], whole: Callable[[str], str]) -> str:
+    """Where a block device, or a part of it, is mounted on this node; '' if it is not, or it is no device.
+
+    `whole` gives the disk that a partition is on. Who writes to a device below a file system destroys it.
+    """
+    if not number:
+        return ""
+    return next((mount.point for mount in mounts if number in {mount.device, whole(mount.device)}), "")
 
 
 def not_the_volume(top: Mount, directory: str, mounts: Sequence[Mount]) -> str:

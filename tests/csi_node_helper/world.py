@@ -79,6 +79,11 @@ class Plugin:
         control = self.folder / "control.json"
         if self.process and (self.process.poll() is not None or b"faults" in control.read_bytes()):
             self.stop()
+        for image in self.folder.glob("*.img"):
+            command = ["losetup", "-n", "-O", "NAME", "-j", str(image)]
+            devices = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+            for device in devices:
+                subprocess.run(["losetup", "-d", device], check=False)
         for path in (*self.folder.glob("backing/*"), *self.folder.glob("vol*"), *self.folder.glob("*.jsonl")):
             subprocess.run(["rm", "-rf", "--one-file-system", str(path)], check=True)
         self.control()

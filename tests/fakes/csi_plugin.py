@@ -9,6 +9,7 @@ In FOLDER are its socket `csi.sock`, the backing directories of volumes `backing
     faults      method -> {code, message, delay_s, hang, die: before|after, late_s, times}
     source      directory that is bound instead of the backing one
     stage       mount | nothing | below; filesystem: bind | tmpfs | loop
+    device      what a block volume is published as, instead of a loop device of its own
 """
 
 import asyncio
@@ -73,6 +74,10 @@ def mounts_at(path: str) -> int:
 
 def below(path: str) -> list[str]:
     return [mount.point for mount in mountinfo.read() if (mount.point + "/").startswith(path + "/")]
+
+
+def block(request: Any) -> bool:
+    return bool(request.volume_capability.HasField("block"))
 
 
 class Plugin:
@@ -196,12 +201,11 @@ class Plugin:
         if kind == "tmpfs":
             run("mount", "-t", "tmpfs", f"fake-{volume}", point)
         elif kind == "loop":
-            image = self.folder / f"{volume}.img"
-            if not image.exists():
-                with image.open("wb") as file:
-                    file.truncate(8 << 20)
-                run("mkfs.ext4", "-q", str(image))
-            run("mount", "-o", "loop", str(image), point)
+            new = not (self.folder / f"{volume}.img").exists()
+            image = str(self.image(volume))
+            if new:
+                run("mkfs.ext4", "-q", image)
+            run("mount", "-o", "loop", image, point)
         elif source := self.control.get("source"):
             syscall = _libc.mount(source.encode(), point.encode(), None, _MS_BIND, None)  # looks at neither
             assert syscall == 0
@@ -213,7 +217,7 @@ class Plugin:
         self.backing(volume)
         if self.has("wants-context") and not request.volume_context:
             raise GRPCError(Status.INVALID_ARGUMENT, "volume context is missing")
-        how = self.control.get("stage", "mount")
+        how = "nothing" if block(request) else self.control.get("stage", "mount")
         if how == "mount" and not mounts_at(path):
             self.attach(volume, path)
         elif how == "below" and not mounts_at(path + "/inner"):
@@ -229,6 +233,10 @@ class Plugin:
         if self.has("forgets") and request.volume_id not in self.staged:
             raise GRPCError(Status.NOT_FOUND, f"no volume {request.volume_id}")
         self.take_back(path, "Unstage")
+        if (self.folder / f"{request.volume_id}.img").exists() and (
+            device := self.loop_device(request.volume_id)
+        ):
+            run("losetup", "-d", device)
         if self.has("removes-staging"):
             run("rm", "-rf", "--one-file-system", path)
         self.staged.discard(request.volume_id)
@@ -248,10 +256,11 @@ class Plugin:
             raise GRPCError(Status.INVALID_ARGUMENT, "target is there")
         if self.has("deletes-target"):
             run("rm", "-rf", "--one-file-system", target)
-        if request.volume_capability.HasField("block") and not self.has("mounts-block"):
-            device = self.folder / f"{volume}.device"
+        if block(request) and not self.has("mounts-block"):
+            device = self.control.get("device") or self.loop_device(volume) or self.attach_loop(volume)
             Path(target).touch()
-            run("mount", "--bind", str(device), target)
+            run("mount", "--bind", device, target)
+            self.published[target] = volume
             return answer()
         os.makedirs(target, exist_ok=True)
         for _ in range(2 if self.has("stacks") else 1):
@@ -260,6 +269,26 @@ class Plugin:
             run("mount", "-o", "remount,bind,ro", target)
         self.published[target] = volume
         return answer()
+
+    def image(self, volume: str) -> Path:
+        image = self.folder / f"{volume}.img"
+        if not image.exists():
+            with image.open("wb") as file:
+                file.truncate(8 << 20)
+        return image
+
+    def loop_device(self, volume: str) -> str:
+        found = subprocess.run(
+            ["losetup", "-n", "-O", "NAME", "-j", str(self.image(volume))],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return found.stdout.strip().partition("\n")[0]
+
+    def attach_loop(self, volume: str) -> str:
+        run("losetup", "-f", str(self.image(volume)))
+        return self.loop_device(volume)
 
     def bind(self, volume: str, staging: str, target: str) -> None:
         how = self.control.get("stage", "mount")

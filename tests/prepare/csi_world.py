@@ -74,6 +74,8 @@ class CsiWorld(World):
             "fixed": self.volume("fixed", access=AccessMode.ROX),
             "locked": msgspec.structs.replace(self.volume("locked"), read_only=True),
             "missing": self.volume("missing"),
+            "raw": self.volume("vol1", block=True),
+            "raw-fixed": self.volume("vol1", block=True, access=AccessMode.ROX),
         }
         profile = msgspec.structs.replace(self.settings.profiles["default"], volumes=volumes)
         self.settings = msgspec.structs.replace(

@@ -7,16 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from tests.linux.hangfs import HangingMount
 from tests.prepare.csi_world import FLAG, HIDDEN, SECRET, CsiWorld, asked
 from xce.model.claim import AccessMode, BindingState
-from xce.prepare import errand, orphans
-from xce.prepare.csi.handler import CsiHandler
-from xce.prepare.plan import plan
-from xce.prepare.step import At, Csi, Done, Note, StepFailed
+from xce.prepare import orphans
+from xce.prepare.step import Csi
 
 pytestmark = pytest.mark.root
 READY, RELEASED, FAILED = BindingState.READY, BindingState.RELEASED, BindingState.FAILED
@@ -455,42 +452,6 @@ def test_secrets_and_flags_are_in_no_journal_report_or_argument(csi: CsiWorld) -
     shown = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
     for word in (SECRET, *HIDDEN):
         assert word.encode() not in shown + csi.kept()
-
-
-def test_a_block_volume_must_be_a_device(csi: CsiWorld) -> None:
-    def run(habits: list[str]) -> Any:
-        csi.plugin.control(stage="nothing", behaviours=habits)
-        device = csi.plugin.folder / "vol1.device"
-        if not device.exists():
-            os.mknod(device, 0o60600, os.makedev(7, 250))
-        (_, plain) = csi.order(asked("missing"))
-        planned = plan(csi.order(asked("missing"))[0], plain, {}, csi.settings)
-        (step,) = [one for one in planned if isinstance(one, Csi)]
-        step = msgspec.structs.replace(
-            step, volume="vol1", staging=csi.staging(), target=csi.target(), block=True
-        )
-        handler, evidence = CsiHandler(), dict[str, Any]()
-        at = At(csi.node, f"b-{len(habits)}", 0, [], [], {})
-
-        def further(act: Any) -> Any:
-            nonlocal evidence
-            outcome = act(step, evidence, at)
-            if isinstance(outcome, Note):
-                evidence = outcome.evidence
-            return outcome if isinstance(outcome, Done) else None
-
-        try:
-            done = csi.until(lambda: further(handler.do))
-            assert errand.kind(point=csi.target()) == {"kind": "device"}
-            return done
-        except StepFailed as error:
-            return str(error)
-        finally:
-            csi.until(lambda: further(handler.undo))
-
-    assert isinstance(run([]), Done)
-    assert "a directory at the target, not a device" in run(["mounts-block"])
-    assert csi.at(csi.target()) == []
 
 
 @pytest.mark.parametrize("who", ["helper", "plugin"])
