@@ -1,10 +1,9 @@
 """What the local socket says and does about claims: for the worker that starts jobs, and for people.
 
 `claims` all bindings of this node · `claim` one of them, or all of a claim or consumer, with their steps ·
-`claim-wait` the same with the consumer's variables, once it is ready, within `seconds` · `claim-add` puts a
-process into the consumer's cgroups · `claim-release` takes it back. A worker may say `publish`, `wait`,
-`add-process` and `unpublish` for these: `publish` is `claim-wait` for what a binding mounts, too, since all
-of it is made true at once. What the thread of claims knows is asked there; nothing here waits.
+`wait` until they are ready · `publish` the same, with all that a job needs to start in them · `add-process`
+puts a process into the consumer's cgroups · `unpublish` takes bindings back · `plan` says what would be done
+for one that is not there. What the thread of claims knows is asked there; nothing here waits.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,137 +11,262 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from xce.agent import claim_plan
 from xce.agent.control import Operation, Reply
+from xce.agent.ends import Known
 from xce.linux.loop import Timer
-from xce.model.claim import ENDED, BindingState
+from xce.model.claim import BindingState
 from xce.model.message import BindingRelease
 
 if TYPE_CHECKING:
     from xce.agent.claims import Claims
+    from xce.agent.node import Node
     from xce.linux.loop import Loop
     from xce.prepare.entry import Entry, Report
     from xce.prepare.execute import Executor
+    from xce.prepare.journal import Tombstone
 
 Request = Mapping[str, Any]
+Documents = list[dict[str, Any]]
 WAIT_S, LONGEST_S = 60.0, 86400.0
 LOOK_S = 0.05
 NONE = "this host takes no claims (claims.enabled in agent.yaml)"
+_NEVER_READY = {"undoing", "releasing"}
+"""Phases of bindings that were or will be ready no more."""
+
+
+def table(loop: "Loop", claims: "Claims | None", node: "Node") -> dict[str, Operation]:
+    """The operations of one agent, by the name that a request gives in `op`. No `claims`: it takes none."""
+    if claims is not None:
+        return ClaimOperations(loop, claims, node).table()
+    none = Operation(lambda _request, reply: reply({"error": NONE}))
+    all_none = Operation(lambda _request, reply: reply({"bindings": [], "trouble": NONE}))
+    return dict.fromkeys(("claim", "plan", "wait", "publish", "add-process", "unpublish"), none) | {
+        "claims": all_none
+    }
 
 
 class ClaimOperations:
-    """The operations of one agent. `claims` is None where it takes none."""
+    """The operations of an agent that takes claims."""
 
-    def __init__(self, loop: "Loop", claims: "Claims | None") -> None:
-        self._loop, self._claims = loop, claims
+    def __init__(self, loop: "Loop", claims: "Claims", node: "Node") -> None:
+        self._loop, self._claims, self._node = loop, claims, node
 
     def table(self) -> dict[str, Operation]:
-        """By the name that a request gives in `op`."""
-        wait = Operation(self._wait, changes=True)
-        add = Operation(self._add, changes=True)
-        release = Operation(self._release, changes=True)
+        """By their names."""
         return {
             "claims": Operation(self._all),
             "claim": Operation(self._one),
-            "claim-wait": wait,
-            "claim-add": add,
-            "claim-release": release,
-            "publish": wait,
-            "wait": wait,
-            "add-process": add,
-            "unpublish": release,
+            "plan": Operation(self._plan),
+            "wait": Operation(self._wait),
+            "publish": Operation(self._publish, changes=True),
+            "add-process": Operation(self._add, changes=True),
+            "unpublish": Operation(self._unpublish, changes=True),
         }
 
+    # ------------------------------------------------------------------------------------------- questions
+
     def _all(self, _request: Request, reply: Reply) -> None:
-        if self._claims is None:
-            reply({"bindings": [], "trouble": NONE})
+        if self._claims.fault:
+            reply({"bindings": [], "trouble": self._claims.fault})
             return
-        self._details("", lambda found: reply({"bindings": found, "trouble": self._fault()}))
+        self._details("", lambda found: reply({"bindings": found, "trouble": ""}), reply)
 
     def _one(self, request: Request, reply: Reply) -> None:
-        name = str(request.get("name", ""))
+        name = _name(request)
 
-        def told(found: list[dict[str, Any]]) -> None:
-            unknown = f"there is no binding, claim or consumer {name!r} on this host"
-            reply({"bindings": found} if found else {"error": unknown})
+        def told(found: Documents) -> None:
+            reply({"bindings": found} if found else {"error": self._unknown(name)})
 
         self._details(name, told, reply)
 
+    def _unknown(self, name: str) -> str:
+        words = f"there is no binding, claim or consumer {name!r} on this host"
+        ended = next(iter(self._claims.ends.newest(name)), None)
+        return f"{words} any more: {_how(ended)}" if ended is not None and ended.over else words
+
+    def _plan(self, request: Request, reply: Reply) -> None:
+        if self._claims.fault:
+            reply({"error": self._claims.fault})
+            return
+        inventories = [self._node.inventory(name) for name in self._node.references()]
+        try:
+            wanted = claim_plan.wanted(request, [one for one in inventories if one is not None])
+        except claim_plan.CannotPlan as error:
+            reply({"error": str(error)})
+            return
+        self._claims.ask(lambda executor: claim_plan.planned(executor, wanted), reply)
+
+    # --------------------------------------------------------------------------------------------- waiting
+
     def _wait(self, request: Request, reply: Reply) -> Callable[[], None]:
-        """Answers when all that is meant is ready, or at the end of the time; a gang is ready when the broker
-        says so. A binding that fails is not here any more, and may be ordered anew.
+        return self._until_ready(request, lambda found: reply({"bindings": found}), reply)
+
+    def _publish(self, request: Request, reply: Reply) -> Callable[[], None]:
+        """Everything that a job needs to start in its claims; with `pid` that process is in them as well."""
+
+        def told(found: Documents) -> None:
+            if "pid" in request and "error" in (entered := _entered(request["pid"], found)):
+                reply(entered)
+            else:
+                reply({"bindings": found})
+
+        return self._until_ready(request, told, reply, variables=True)
+
+    def _until_ready(
+        self,
+        request: Request,
+        ready: Callable[[Documents], None],
+        reply: Reply,
+        *,
+        variables: bool = False,
+    ) -> Callable[[], None]:
+        """Calls `ready` once all that is meant is ready, or says at once that it never will be, or at the end
+        of the time that it is not; a gang is ready when the broker says so.
         """
-        name, seconds = str(request.get("name", "")), _seconds(request.get("seconds", WAIT_S))
+        name, seconds = _name(request), _seconds(request.get("seconds", WAIT_S))
+        seen: set[str] = set()
+
+        def look(found: Documents, time_is_over: bool) -> bool:
+            seen.update(one["binding"] for one in found)
+            if lost := self._lost(name, seen, found):
+                names = [binding for binding, _ in lost]
+                reply({"error": "; ".join(words for _, words in lost), "ended": names})
+            elif found and all(one["ready"] for one in found):
+                ready(found)
+            elif time_is_over:
+                reply({"error": f"{self._undecided(name, found)} within {seconds:g} s"})
+            else:
+                return False
+            return True
+
+        return self._until(name, seconds, look, reply, variables=variables)
+
+    def _lost(self, name: str, seen: set[str], found: Documents) -> list[tuple[str, str]]:
+        """Bindings that will not be ready, and why: those that end or have ended while somebody waited, and
+        those that had failed when he came. What had been released then may be ordered anew.
+        """
+        lost = [
+            (one["binding"], f"binding {one['binding']} will not be ready: {_undoing(one)}")
+            for one in found
+            if one["phase"] in _NEVER_READY
+        ]
+        here = {one["binding"] for one in found}
+        for one in self._claims.ends.newest(name):
+            meant = name in {one.binding, one.consumer} or not found
+            if one.binding not in here and one.over and ((one.failed and meant) or one.binding in seen):
+                lost.append((one.binding, _how(one)))
+        return lost
+
+    def _undecided(self, name: str, found: Documents) -> str:
+        names = [one["binding"] for one in found if not one["ready"]]
+        if names:
+            return f"{', '.join(names)} not ready"
+        for one in self._claims.ends.newest(name):
+            report = self._claims.holdings.reports.get(one.binding)
+            if report is not None and report.state is BindingState.PENDING:
+                return f"{one.binding} not ready ({report.note})"
+        return f"nobody has bound {name!r} here"
+
+    def _until(
+        self,
+        name: str,
+        seconds: float,
+        look: Callable[[Documents, bool], bool],
+        reply: Reply,
+        *,
+        variables: bool = False,
+    ) -> Callable[[], None]:
+        """Show `look` all that `name` means, again and again until it is content; true: the time is over.
+        Gives what ends it.
+        """
         end, timers = self._loop.now() + seconds, list[Timer]()
 
-        def look() -> None:
+        def again() -> None:
             timers.clear()
-            self._details(name, told, reply, variables=True)
+            self._details(name, told, reply, variables=variables)
 
-        def told(found: list[dict[str, Any]]) -> None:
-            undecided = [one["binding"] for one in found if not one["ready"]]
-            if found and not undecided:
-                reply({"bindings": found})
-            elif self._loop.now() >= end:
-                what = f"{', '.join(undecided)} not ready" if found else f"nobody has bound {name!r} here"
-                reply({"error": f"{what} within {seconds:g} s"})
-            else:
-                timers.append(self._loop.call_later(LOOK_S, look))
-
-        look()
+        def told(found: Documents) -> None:
+            if not look(found, self._loop.now() >= end):
+                timers.append(self._loop.call_later(LOOK_S, again))
 
         def gone() -> None:
             for timer in timers:
                 timer.cancel()
 
+        again()
         return gone
+
+    # ---------------------------------------------------------------------------------------------- orders
 
     def _add(self, request: Request, reply: Reply) -> None:
         """Put a process into the groups of a consumer whose bindings are ready."""
-        name, pid = str(request.get("name", "")), request.get("pid")
+        name = _name(request)
 
-        def told(found: list[dict[str, Any]]) -> None:
+        def told(found: Documents) -> None:
             if not found or not all(one["ready"] for one in found):
                 reply({"error": f"{name!r} is not ready on this host"})
-            elif not isinstance(pid, int) or pid <= 1:
-                reply({"error": f"cannot add process {pid!r}"})
             else:
-                reply(_entered(pid, sorted({group for one in found for group in one["groups"]})))
+                reply(_entered(request.get("pid"), found))
 
         self._details(name, told, reply)
 
-    def _release(self, request: Request, reply: Reply) -> None:
-        name, claims = str(request.get("name", "")), self._claims
-        if claims is None:
-            reply({"error": NONE})
-            return
-        report = claims.holdings.reports.get(name)
-        if report is None or report.state in ENDED:
-            reply({"error": f"there is no binding {name!r} on this host; xce-agent claim list"})
-            return
-        claims.ordered(BindingRelease(epoch=claims.newest_epoch, op_id="local", binding=name))
-        reply({"releasing": name})
+    def _unpublish(self, request: Request, reply: Reply) -> Callable[[], None]:
+        """Take a binding back, or all of a consumer; says so when nothing of them is left, or at the end of
+        the time what is in the way. A claim may be other consumers' too, and is not meant.
+        """
+        name, seconds = _name(request), _seconds(request.get("seconds", 0))
+        meant: list[str] | None = None
+
+        def look(found: Documents, time_is_over: bool) -> bool:
+            nonlocal meant
+            if meant is None:
+                meant = [one["binding"] for one in found if name in {one["binding"], one["consumer"]["name"]}]
+                self._release(meant)
+                if not meant and not self._has_ended(name):
+                    reply({"error": f"there is no binding or consumer {name!r} on this host"})
+                    return True
+            left = {one["binding"]: one["note"] for one in found if one["binding"] in meant}
+            if not left:
+                reply({"released": meant})
+            elif time_is_over:
+                reply(_left(left, seconds))
+            return time_is_over or not left
+
+        return self._until(name, seconds, look, reply)
+
+    def _release(self, bindings: list[str]) -> None:
+        epoch = self._claims.newest_epoch
+        for name in bindings:
+            self._claims.ordered(BindingRelease(epoch=epoch, op_id="local", binding=name))
+
+    def _has_ended(self, name: str) -> bool:
+        known = self._claims.ends.newest(name)
+        return any(one.over and name in {one.binding, one.consumer} for one in known)
+
+    # --------------------------------------------------------------------------------------------- details
 
     def _details(
-        self,
-        name: str,
-        told: Callable[[list[dict[str, Any]]], None],
-        reply: Reply | None = None,
-        *,
-        variables: bool = False,
+        self, name: str, told: Callable[[Documents], None], reply: Reply, *, variables: bool = False
     ) -> None:
         """Ask the thread of all bindings (''), or of those that `name` means."""
         claims = self._claims
-        if claims is None or claims.fault:
-            if reply is not None:
-                reply({"error": self._fault()})
-            else:
-                told([])
+        if claims.fault:
+            reply({"error": claims.fault})
             return
         standing = dict(claims.holdings.standing)
-        claims.ask(lambda executor: list(_documents(executor, name, standing, variables=variables)), told)
 
-    def _fault(self) -> str:
-        return NONE if self._claims is None else self._claims.fault
+        def question(executor: "Executor") -> tuple[Documents, "Tombstone | None"]:
+            found = list(_documents(executor, name, standing, variables=variables))
+            return found, executor.journal.tombstone(name) if name and not found else None
+
+        def answer(given: tuple[Documents, "Tombstone | None"]) -> None:
+            found, stone = given
+            if stone is not None:
+                claims.ends.found(name, stone.state, stone.reason)
+            told(found)
+
+        claims.ask(question, answer)
 
 
 def _documents(
@@ -200,7 +324,11 @@ def _evidence(entry: "Entry", kind: str) -> dict[str, Any]:
     return {}
 
 
-def _entered(pid: int, groups: list[str]) -> dict[str, Any]:
+def _entered(pid: object, found: Documents) -> dict[str, Any]:
+    """Put a process into the groups of bindings that are ready."""
+    if not isinstance(pid, int) or pid <= 1:
+        return {"error": f"cannot add process {pid!r}"}
+    groups = sorted({group for one in found for group in one["groups"]})
     try:
         for group in groups:
             with open(f"{group}/cgroup.procs", "w", encoding="ascii") as file:
@@ -208,6 +336,30 @@ def _entered(pid: int, groups: list[str]) -> dict[str, Any]:
     except OSError as error:
         return {"error": f"cannot put process {pid} into {error.filename or groups}: {error.strerror}"}
     return {"added": pid, "groups": groups}
+
+
+def _how(one: Known) -> str:
+    """How a binding has ended."""
+    return f"binding {one.binding} {one.state.value}" + (f": {one.reason}" if one.reason else "")
+
+
+def _undoing(one: dict[str, Any]) -> str:
+    if one["phase"] == "releasing":
+        return "it is being released"
+    return f"it failed: {one['reason']}"
+
+
+def _left(left: dict[str, str], seconds: float) -> dict[str, Any]:
+    """What is said of bindings that are not released yet; an error only if somebody has waited."""
+    if not seconds:
+        return {"releasing": list(left)}
+    words = f"{', '.join(left)} not released within {seconds:g} s"
+    why = "; ".join(filter(None, left.values()))
+    return {"error": f"{words}: {why}" if why else words, "releasing": list(left)}
+
+
+def _name(request: Request) -> str:
+    return str(request.get("name", ""))
 
 
 def _seconds(given: Any) -> float:

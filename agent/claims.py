@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
+from xce.agent.ends import Ends
 from xce.agent.holdings import Holdings
 from xce.linux.loop import Loop
 from xce.model.claim import Binding, BindingState, Claim
@@ -79,6 +80,7 @@ class Claims:
     ) -> None:
         """`inventory` gives a reporter's inventory; `changed` is called when there is a new hello to say."""
         self.holdings = Holdings()
+        self.ends = Ends()
         self.fault = "the journal of claims has not been read yet"
         self.unseen = ""
         """Why claims that mount something will fail; '' if they need not."""
@@ -118,7 +120,9 @@ class Claims:
         if isinstance(order, BindingRelease):
             self._orders.pop(order.binding, None)
             self._put(partial(_release, order=order))
-        elif self._began is not None and self._began.recovering:
+            return
+        self.ends.ordered(order.binding)
+        if self._began is not None and self._began.recovering:
             self._orders[order.binding.id] = order
         else:
             instances = self._instances(chosen.reporter for chosen in order.binding.instances)
@@ -189,6 +193,7 @@ class Claims:
                 case _Answer() as one:
                     one.give(one.found)
                 case (str() as binding, BindingReport() as report):
+                    self.ends.heard(binding, report)
                     self.holdings.report(binding, report)
 
     # --------------------------------------------------------------------------------- the thread's side

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from xce.agent.claim_operations import ClaimOperations
+from xce.agent import claim_operations
 from xce.agent.control import Operation, Reply
 from xce.linux.loop import Timer
 from xce.model.builtin_types import DISCOVERY
@@ -49,7 +49,7 @@ class Operations:
             "rekey": Operation(self._rekey, changes=True),
             "discovery-release": Operation(self._release, changes=True),
             "discovery-resume": Operation(self._resume, changes=True),
-            **ClaimOperations(self._daemon.loop, self._daemon.claims).table(),
+            **claim_operations.table(self._daemon.loop, self._daemon.claims, self._daemon.node),
         }
 
     def deliver(self, answer: Mine | Failed) -> None:

@@ -28,8 +28,8 @@ COMMANDS = (
 )
 """In the order of `--help`. A command's module has its name."""
 
-GOOD, TROUBLE, USAGE, NOT_RUNNING = 0, 1, 2, 3
-"""Exit codes of all commands."""
+GOOD, TROUBLE, USAGE, NOT_RUNNING, ENDED = 0, 1, 2, 3, 4
+"""Exit codes of all commands; `ENDED`: what was waited for will never be."""
 
 
 class CommandError(Exception):

@@ -1,32 +1,34 @@
-"""`xce-agent claim list | show | plan | why | release | run`: the claims of this host, by hand."""
+"""`xce-agent claim list | show | plan | why | wait | release`: the claims of this host, by hand."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options, UsageError
 
-SUMMARY = "the claims of this host: list, show, plan, why, release, run a command in one"
+SUMMARY = "the claims of this host: list, show, plan, why, wait, release"
 PROGRAM = "xce-agent claim"
 USAGE_TEXT = f"""\
 usage: {PROGRAM} list [--json]
        {PROGRAM} show NAME [--json]
        {PROGRAM} plan NAME [--json]
+       {PROGRAM} plan --file FILE [--instances ID,...] [--consumer NAME] [--user NAME] [--json]
        {PROGRAM} why NAME
-       {PROGRAM} release BINDING
-       {PROGRAM} run [--wait SECONDS] NAME -- COMMAND ...
+       {PROGRAM} wait NAME [--wait SECONDS]
+       {PROGRAM} release NAME [--wait SECONDS]
 
-Each takes --socket PATH or --config FILE too. NAME is a binding, a claim or a consumer; BINDING is a binding.
+Each takes --socket PATH or --config FILE too. NAME is a binding, a claim or a consumer; of release no claim,
+since others may use it too. To run a command in a claim: xce-agent run --claim NAME -- COMMAND ...
 
 list     what is bound on this host, and how far it is
 show     all that is known of it, with what was read back from the kernel
-plan     its steps, and how far each is
+plan     its steps, and how far each is; with --file, of a binding that is not there: nothing is done.
+         FILE holds a claim as of 'xce-broker claim create -f'; - is the standard input
 why      one sentence: why it is not ready, or what keeps it from being released
-release  take a binding back, whatever the broker says; for repairs (root)
-run      wait until it is ready, enter its control groups, set its variables, run the command (root)
+wait     until it is ready (60 s, or as --wait says); at once, if it has failed or is being released
+release  take bindings back, whatever the broker says; for repairs (root). With --wait until nothing is left
 
-exit status: 0 good, 1 not so (of run: that of the command), 2 wrong usage, 3 the agent is not running"""
+exit status: 0 good, 1 not so, 2 wrong usage, 3 the agent is not running, 4 (wait) it will not be ready"""
 
 Document = dict[str, Any]
 WAIT_S = 60.0
@@ -34,26 +36,20 @@ WAIT_S = 60.0
 
 def run(argv: Sequence[str]) -> int:
     """Carry the command out."""
-    own, command = _split(argv)
-    if "--help" in own:
+    if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    options = Options(own, flags=["--json"], values=["--socket", "--config", "--wait"])
+    values = ["--socket", "--config", "--wait", "--file", "--instances", "--consumer", "--user"]
+    options = Options(argv, flags=["--json"], values=values)
     verb, *names = options.arguments or [""]
-    if verb not in _VERBS or len(names) != (verb != "list") or bool(command) != (verb == "run"):
+    nameless = verb == "list" or (verb == "plan" and options.has("--file"))
+    if verb not in _VERBS or len(names) != (not nameless):
         raise UsageError(f"expected a verb and its NAME\n{USAGE_TEXT}")
     path = client.socket_path(options.get("--socket"), options.get("--config"))
-    return _VERBS[verb](path, options, names[0] if names else "", command)
+    return _VERBS[verb](path, options, names[0] if names else "")
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own arguments, and the command behind `--`."""
-    words = list(argv)
-    place = words.index("--") if "--" in words else len(words)
-    return words[:place], words[place + 1 :]
-
-
-def _list(path: str, options: Options, _name: str, _command: list[str]) -> int:
+def _list(path: str, options: Options, _name: str) -> int:
     document = client.ask(path, op="claims")
     if options.has("--json"):
         output.print_json(document["bindings"])
@@ -80,7 +76,7 @@ def _found(path: str, name: str) -> list[Document]:
     return found
 
 
-def _show(path: str, options: Options, name: str, _command: list[str]) -> int:
+def _show(path: str, options: Options, name: str) -> int:
     found = _found(path, name)
     if options.has("--json"):
         output.print_json(found)
@@ -114,7 +110,9 @@ def _plain(evidence: Document) -> str:
     return ", ".join(f"{name}={value}" for name, value in evidence.items())
 
 
-def _plan(path: str, options: Options, name: str, _command: list[str]) -> int:
+def _plan(path: str, options: Options, name: str) -> int:
+    if options.has("--file"):
+        return _dry_run(path, options)
     found = _found(path, name)
     if options.has("--json"):
         output.print_json([{"binding": one["binding"], "steps": one["steps"]} for one in found])
@@ -126,6 +124,40 @@ def _plan(path: str, options: Options, name: str, _command: list[str]) -> int:
     ]
     output.table(("BINDING", "STEP", "STATE", "WHAT"), rows)
     return GOOD
+
+
+def _dry_run(path: str, options: Options) -> int:
+    """What a binding would do here that is not there."""
+    request: dict[str, Any] = {
+        "claim": _claim_of(options.get("--file")),
+        "consumer": {"name": options.get("--consumer", "dry-run"), "user": options.get("--user")},
+        "instances": [one for one in options.get("--instances").split(",") if one],
+    }
+    answer = client.ask(path, op="plan", **request)
+    if options.has("--json"):
+        output.print_json(answer)
+    else:
+        output.table(("STEP", "WHAT"), [(str(n), what) for n, what in enumerate(answer["steps"], 1)])
+        for one in answer["against"]:
+            output.fail(PROGRAM, f"now in its way: {one}")
+    return TROUBLE if answer["against"] else GOOD
+
+
+def _claim_of(file: str) -> object:
+    """The claim in a file, checked as the broker does it."""
+    import sys  # noqa: PLC0415 - and YAML: only for a dry run
+    from pathlib import Path  # noqa: PLC0415
+
+    import msgspec  # noqa: PLC0415
+
+    from xce.model import document, refusal  # noqa: PLC0415
+    from xce.model.claim import Claim  # noqa: PLC0415
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        return msgspec.to_builtins(document.load(text, file, Claim))
+    except (OSError, UnicodeDecodeError, refusal.ConfigRefused) as error:
+        raise UsageError(f"cannot use {file}: {error}") from error
 
 
 def sentence(one: Document) -> str:
@@ -148,7 +180,7 @@ def _undone(one: Document) -> str:
     )
 
 
-def _why(path: str, _options: Options, name: str, _command: list[str]) -> int:
+def _why(path: str, _options: Options, name: str) -> int:
     found = _found(path, name)
     for one in found:
         prefix = f"{one['binding']}: " if len(found) > 1 else ""
@@ -156,24 +188,19 @@ def _why(path: str, _options: Options, name: str, _command: list[str]) -> int:
     return GOOD if all(one["ready"] for one in found) else TROUBLE
 
 
-def _release(path: str, _options: Options, name: str, _command: list[str]) -> int:
-    client.ask(path, op="claim-release", name=name)
-    print(f"{output.printable(name)} is being released")
+def _wait(path: str, options: Options, name: str) -> int:
+    seconds = options.number("--wait", WAIT_S)
+    found = client.ask(path, within_s=seconds + 5, op="wait", name=name, seconds=seconds)["bindings"]
+    print(output.printable(f"{', '.join(one['binding'] for one in found)} ready"))
     return GOOD
 
 
-def _run(path: str, options: Options, name: str, command: list[str]) -> int:
-    """Become the command, inside. What it inherits beside its variables is ours."""
-    seconds = options.number("--wait", WAIT_S)
-    found = client.ask(path, within_s=seconds + 5, op="claim-wait", name=name, seconds=seconds)["bindings"]
-    if failed := [one for one in found if not one["ready"]]:
-        raise client.AgentError(sentence(failed[0]))
-    variables = {key: text for one in found for key, text in one["variables"].items()}
-    client.ask(path, op="claim-add", name=name, pid=os.getpid())
-    try:
-        os.execvpe(command[0], command, {**os.environ, **variables})  # noqa: S606 - it is what was asked for
-    except OSError as error:
-        raise client.AgentError(f"cannot run {command[0]}: {error.strerror}") from error
+def _release(path: str, options: Options, name: str) -> int:
+    seconds = options.number("--wait", WAIT_S) if options.has("--wait") else 0
+    answer = client.ask(path, within_s=seconds + 5, op="unpublish", name=name, seconds=seconds)
+    words = "is being released" if answer.get("releasing") else "is released"
+    print(f"{output.printable(name)} {words}")
+    return GOOD
 
 
-_VERBS = {"list": _list, "show": _show, "plan": _plan, "why": _why, "release": _release, "run": _run}
+_VERBS = {"list": _list, "show": _show, "plan": _plan, "why": _why, "wait": _wait, "release": _release}

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from xce.agent.cli import NOT_RUNNING, CommandError
+from xce.agent.cli import ENDED, NOT_RUNNING, CommandError
 from xce.agent.cli.options import UsageError
 
 SOCKET, EXTERNAL_SOCKET = "/run/xce-agent/agent.sock", "/run/xce-reporter/agent.sock"
@@ -16,6 +16,12 @@ ANSWER_BYTES = 64 << 20
 
 class AgentError(CommandError):
     """The agent said no; the message is its own."""
+
+
+class Ended(AgentError):
+    """What was waited for will never be."""
+
+    code = ENDED
 
 
 class NotRunning(CommandError):
@@ -39,7 +45,7 @@ def follow(path: str, *, within_s: float = TIMEOUT_S, **request: Any) -> Iterato
             while line := file.readline(ANSWER_BYTES):
                 answer = json.loads(line)
                 if "error" in answer:
-                    raise AgentError(str(answer["error"]))
+                    raise (Ended if answer.get("ended") else AgentError)(str(answer["error"]))
                 yield answer
         except TimeoutError:
             raise NotRunning(f"the agent at {path} did not answer within {within_s:g} s") from None

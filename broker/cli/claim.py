@@ -1,4 +1,4 @@
-"""`xce-broker claim create | list | show | bind | release | delete | watch`: claims by hand."""
+"""`xce-broker claim create | list | show | bind | wait | release | delete | watch`: claims by hand."""
 
 import argparse
 import time
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xce.broker import claim_rows
-from xce.broker.cli import COMMANDS, claim_make, output
+from xce.broker.cli import COMMANDS, claim_make, claim_wait, output
 from xce.broker.cli.connect import connect
 from xce.broker.cli.options import (
+    EXIT_STATUS,
     GOOD,
     TROUBLE,
     Example,
@@ -55,6 +56,7 @@ _VERBS = {
     "list": "list claims",
     "show": "show a claim with its bindings",
     "bind": "bind a claim to hosts; to several: all become ready at once, or are released",
+    "wait": "wait until claims or bindings are ready, or say at once that they never will be",
     "release": "release a claim, a gang or bindings",
     "delete": "delete a claim that is not bound",
     "watch": "follow claims, one line for each change",
@@ -72,18 +74,27 @@ def parser() -> argparse.ArgumentParser:
             Example("xce-broker claim create -f ckpt-7.yaml", "from a file"),
             Example("xce-broker claim bind job-7 node1=GPU-1f3a,GPU-77b0 --consumer 7 --wait 60", "and wait"),
             Example("xce-broker claim bind train node1 node2 --consumer 9", "a gang"),
+            Example("xce-broker claim wait job-7 --wait 60", "exit status 4 if it fails"),
             Example("xce-broker claim list --problems", "exit status 1 if there are any"),
             Example("xce-broker claim release job-7", "and forget it"),
             Example("xce-broker claim release --binding b1042 --force --reason 'host burnt'", "give up"),
         ],
         connects=False,
+        exit_status=f"{EXIT_STATUS}\n  4  what was waited for has failed, is released, or is being released",
     )
     verbs = made.add_subparsers(dest="verb", required=True, metavar="|".join(_VERBS))
     under = {verb: verbs.add_parser(verb, help=what, description=what) for verb, what in _VERBS.items()}
     _create_options(under["create"])
     _list_options(under["list"])
     under["show"].add_argument("claim")
+    under["show"].add_argument(
+        "--definition", action="store_true", help="only what it asks for, as `create -f` takes it"
+    )
     _bind_options(under["bind"])
+    under["wait"].add_argument("name", nargs="+", help="a claim or a binding")
+    under["wait"].add_argument(
+        "--wait", type=positive, default=60.0, metavar="SECONDS", help="at most so long; default: %(default)g"
+    )
     _release_options(under["release"])
     under["delete"].add_argument("claim")
     under["watch"].add_argument("claim", nargs="?", default="", help="only this one; default: all")
@@ -152,6 +163,7 @@ def run(argv: Sequence[str]) -> int:
         "list": _list,
         "show": _show,
         "bind": _bind,
+        "wait": _wait,
         "release": _release,
         "delete": _delete,
         "watch": _watch,
@@ -205,6 +217,9 @@ def _show(options: argparse.Namespace) -> int:
     view = answer.claims.get(options.claim)
     if view is None:
         raise UsageError(f"there is no claim {options.claim!r}", "xce-broker claim list")
+    if options.definition:
+        output.json(view.claim)
+        return GOOD
     if options.json:
         output.json(Claims(id="", revision=answer.revision, claims=answer.claims, bindings=answer.bindings))
         return GOOD
@@ -270,16 +285,25 @@ def _bind(options: argparse.Namespace) -> int:
             return _done(
                 options, done.made, done.revision, f"claim {options.claim} bound: {', '.join(done.made)}"
             )
-        bindings = client.wait_bindings(done.made, timeout=options.wait)
-    states = {name: bindings[name].binding if name in bindings else None for name in done.made}
+        views = claim_wait.decided(client, done.made, options.wait)
     if options.json:
+        bindings = {name: one for name, one in views.items() if one is not None}
         output.json({"made": done.made, "revision": done.revision, "bindings": bindings})
-    else:
-        for name, binding in states.items():
-            words = f"{binding.state.value} {binding.reason}".rstrip() if binding else "gone"
-            print(f"{name} {binding.host if binding else '-'} {words}")
-    ready = all(binding is not None and binding.state is BindingState.READY for binding in states.values())
-    return GOOD if ready else TROUBLE
+        return claim_wait.verdict(done.made, views)
+    return claim_wait.told(done.made, views, options.wait)
+
+
+def _wait(options: argparse.Namespace) -> int:
+    with connect(options) as client:
+        answer = client.ask(ClaimsRequest(id=""))
+        for name in options.name:
+            if name not in answer.claims and name not in answer.bindings:
+                raise UsageError(f"there is no claim or binding {name!r}", "xce-broker claim list")
+        views = claim_wait.decided(client, options.name, options.wait)
+    if options.json:
+        output.json(views)
+        return claim_wait.verdict(options.name, views)
+    return claim_wait.told(options.name, views, options.wait)
 
 
 def _place(text: str) -> tuple[str, list[str]]:

@@ -16,8 +16,9 @@ from xce.wire.keys import KeyFileError
 
 CONFIGURATION = Path("/etc/xce/broker.yaml")
 KEYS = Path("/etc/xce/keys")
-GOOD, TROUBLE, USAGE, UNREACHABLE, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes. Trouble: the broker said no, or what was shown needs somebody."""
+GOOD, TROUBLE, USAGE, UNREACHABLE, ENDED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+"""Exit codes. Trouble: the broker said no, or what was shown needs somebody. Ended: what was waited for will
+never be."""
 
 EXIT_STATUS = """\
 exit status:

@@ -80,7 +80,7 @@ int main(int count, char **arguments)
     strcpy(address.sun_path, arguments[1]);
     if (connect(link, (struct sockaddr *)&address, sizeof address) || !(agent = fdopen(link, "r+")))
         die("cannot reach the agent", arguments[1]);
-    snprintf(request, sizeof request, "{\"op\":\"claim-wait\",\"name\":\"%s\",\"seconds\":%g}", arguments[2],
+    snprintf(request, sizeof request, "{\"op\":\"publish\",\"name\":\"%s\",\"seconds\":%g}", arguments[2],
              atof(arguments[3]));
     set_variables(ask(request));
     if (pipe2(go, O_CLOEXEC))
@@ -93,7 +93,7 @@ int main(int count, char **arguments)
             execvp(arguments[4], arguments + 4);
         _exit(127);
     }
-    snprintf(request, sizeof request, "{\"op\":\"claim-add\",\"name\":\"%s\",\"pid\":%d}", arguments[2], (int)child);
+    snprintf(request, sizeof request, "{\"op\":\"add-process\",\"name\":\"%s\",\"pid\":%d}", arguments[2], (int)child);
     free(ask(request)); /* if it fails, we end, and the child finds the end of the pipe */
     if (write(go[1], "!", 1) != 1 || waitpid(child, &status, 0) < 0)
         die("the command", "it cannot be started");

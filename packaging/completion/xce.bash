@@ -9,7 +9,7 @@ _xce() {
         xce-agent/discovery) words='--socket --config' ;;
         xce-agent/reporter) words='list test lint explain reset record --help --json --socket --config --runs --for --external' ;;
         xce-agent/explain) words='--json --socket --config' ;;
-        xce-agent/claim) words='--json --wait --socket --config' ;;
+        xce-agent/claim) words='--json --file --instances --consumer --user --wait --socket --config --claim' ;;
         xce-agent/csi) words='--json --config' ;;
         xce-agent/doctor) words='--json --config' ;;
         xce-agent/join) words='--token --name --timeout --no-start' ;;
@@ -30,7 +30,7 @@ _xce() {
         xce-broker/types) words='--broker --key --broker-key --timeout --json --help' ;;
         xce-broker/pools) words='--broker --key --broker-key --timeout --json --help' ;;
         xce-broker/pool) words='set --help --base --borrowed --broker --key --broker-key --timeout --op-id' ;;
-        xce-broker/claim) words='create list show bind release delete watch --help --instances --scratch --consumer --wait --problems --binding --force --reason --form --owner --project --access --reclaim --provider --mount --ports --shared --env --profile --json --broker --key --broker-key --timeout --file --host --gang --state --user --job --index --read-only --within --count --seconds' ;;
+        xce-broker/claim) words='create list show bind wait release delete watch --help --instances --scratch --consumer --wait --problems --binding --force --reason --form --owner --project --access --reclaim --provider --mount --ports --shared --env --profile --json --broker --key --broker-key --timeout --file --host --gang --state --definition --user --job --index --read-only --within --count --seconds' ;;
         xce-broker/quarantine) words='list set clear --help --reason --host --json --broker --key --broker-key --timeout' ;;
         xce-broker/doctor) words='--config --json --help' ;;
         xce-broker/watch) words='--broker --key --broker-key --timeout --location --count --seconds --json --help' ;;

@@ -84,6 +84,14 @@ def test_a_claim_from_its_file_to_its_end_by_commands(
             "ready",
             ["node1"],
         )
+        waited = call(broker, capsys, "claim", "wait", "job-7", binding)
+        assert waited.splitlines() == ["job-7 ready", f"{binding} node1 ready"]
+        defined = call_json(broker, capsys, "claim", "show", "job-7", "--definition")
+        assert defined["ask"]["instances"] == [{"kind": "gpu", "count": 2}]
+        file.write_text(json.dumps(defined).replace("job-7", "job-8"))
+        call(broker, capsys, "claim", "create", "-f", str(file))
+        call(broker, capsys, "claim", "wait", "job-8", "--wait", "0.3", code=1)
+        call(broker, capsys, "claim", "release", "job-8")
         shown = call(broker, capsys, "claim", "show", "job-7")
         assert "asks for    2 gpu" in shown
         assert "GPU-a,GPU-b" in shown
@@ -151,9 +159,13 @@ def test_a_gang_by_commands_one_that_fails_releases_all(broker: LiveBroker, caps
             client.wait_bindings(list(gang), timeout=20)
             wait_ended(client, list(gang))
         out = call(
-            broker, capsys, "claim", "bind", "train", *places, "--consumer", "9", "--wait", "20", code=1
+            broker, capsys, "claim", "bind", "train", *places, "--consumer", "9", "--wait", "20", code=4
         )
         assert "failed cannot mount for train" in out
+        began = time.monotonic()
+        waited = call(broker, capsys, "claim", "wait", "train", out.split()[0], "--wait", "30", code=4)
+        assert time.monotonic() - began < 10, "it is told at once"
+        assert "train failed" in waited
         problems = call(broker, capsys, "claim", "list", "--problems", code=1)
         assert "cannot mount for train" in problems
         assert first.standing

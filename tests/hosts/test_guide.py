@@ -92,7 +92,7 @@ def test_the_guide_can_be_followed_word_by_word(three: dict[str, Host]) -> None:
                 )
     assert "node1# xce-broker hosts" in printed
     assert re.search(r"healthy +host:node2 +true", printed["node1# xce-broker supply"])
-    ran = next(text for command, text in printed.items() if "claim run first" in command)
+    ran = next(text for command, text in printed.items() if "run --claim first" in command)
     assert re.fullmatch(r"hello from ports \d+,\d+\n", ran)
     assert "fan 3 is dead" in printed["node1# xce-broker drain"]
     assert "Traceback" not in "".join(host.must("journalctl", "--no-pager") for host in three.values())

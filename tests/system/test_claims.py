@@ -19,7 +19,7 @@ from tests.system.harness import AgentProgram, Site
 from xce.broker.client import BrokerRefused, Client
 from xce.linux.cgroup import Cgroup
 from xce.model import message as m
-from xce.model.claim import Ask, BindingState, Claim, Consumer, InstanceAsk, PortsAsk
+from xce.model.claim import Ask, BindingState, Claim, Consumer, InstanceAsk, MountAsk, PortsAsk
 
 pytestmark = [
     pytest.mark.system,
@@ -255,7 +255,7 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
         )
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
         made = client.ask(m.ClaimBind(id="", places=[place(client, "job", "node1", "card-own", "j")])).made
-        done = agent.command("claim", "run", "--wait", "20", "job", "--", "/bin/sh", "-c", INSIDE)
+        done = agent.command("run", "--claim", "job", "--wait", "20", "--", "/bin/sh", "-c", INSIDE)
         assert done.returncode == 7, done.stderr
         assert done.stdout.splitlines() == ["hello", "own yes", "other no"]
         assert agent.command("claim", "why", "j").stdout == "it is ready\n"
@@ -264,20 +264,81 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
         assert listed[1].split()[:6] == [made[0], "job", "j", "ready", "ready", "card-own"]
         plan = agent.command("claim", "plan", made[0]).stdout
         assert [line.split()[2] for line in plan.splitlines()[1:]] == ["done"] * (len(plan.splitlines()) - 1)
-        (waited,) = agent.ask(op="claim-wait", name="job", seconds=5)["bindings"]
-        assert waited["variables"]["GREETING"] == "hello"
-        assert "variables" not in agent.ask(op="claim", name="job")["bindings"][0]
-        assert agent.ask(op="publish", name="job", seconds=5)["bindings"] == [waited]
-        assert agent.ask(op="wait", name="job", seconds=5)["bindings"] == [waited]
+        (published,) = agent.ask(op="publish", name="job", seconds=5)["bindings"]
+        assert published["variables"]["GREETING"] == "hello"
+        (waited,) = agent.ask(op="wait", name="job", seconds=5)["bindings"]
+        assert waited == {key: one for key, one in published.items() if key != "variables"}
+        assert agent.ask(op="claim", name="job")["bindings"] == [waited]
+        assert agent.command("claim", "wait", "job").stdout == f"{made[0]} ready\n"
         with subprocess.Popen(["sleep", "15"]) as child:
             added = agent.ask(op="add-process", name="j", pid=child.pid)
             assert added["groups"] == waited["groups"]
             (name,) = {Path(group).name for group in waited["groups"]}
             assert f"/{name}\n" in Path(f"/proc/{child.pid}/cgroup").read_text()
-            assert agent.command("claim", "release", made[0]).returncode == 0
-            assert child.wait(20) != 0, "a release ends the processes of the consumer"
+            assert agent.command("claim", "release", "job").returncode == 1, "others may use the claim too"
+            freed = agent.command("claim", "release", "j", "--wait", "20")
+            assert freed.stdout == "j is released\n", freed.stderr
+            assert child.wait(1) != 0, "a release ends the processes of the consumer"
+        assert agent.command("claim", "release", "j").stdout == "j is released\n", "again is the same"
         ended(site, client, *made)
         assert client.ask(m.ClaimsRequest(id="")).claims["job"].state == "pending", "what is gone is told"
+
+
+def test_who_waits_for_a_binding_that_fails_is_told_at_once_and_why(site: Site) -> None:
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    lacking = Ask(mounts=[MountAsk(name="data", source="nowhere")])
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="bad", ask=lacking)))
+        (made,) = client.ask(
+            m.ClaimBind(id="", places=[m.Place(claim="bad", host="node1", consumer=Consumer(name="j"))])
+        ).made
+        client.wait_bindings([made], timeout=20)
+        for name in (made, "bad", "j"):
+            began = time.monotonic()
+            waited = agent.command("claim", "wait", name, "--wait", "30")
+            assert time.monotonic() - began < 10
+            assert waited.returncode == 4
+            assert f"binding {made} failed: mount data: the profile has no volume 'nowhere'" in waited.stderr
+        ran = agent.command("run", "--claim", "bad", "--wait", "30", "--", "true")
+        assert ran.returncode == 4
+        agent.stop()
+        agent.start()
+        site.until(lambda: agent.ask(op="claims")["trouble"] == "")
+        assert agent.command("claim", "wait", made, "--wait", "30").returncode == 4, "the journal has it"
+        short = agent.command("claim", "wait", "bad", "--wait", "0.2")
+        assert (short.returncode, "nobody has bound 'bad' here" in short.stderr) == (1, True)
+
+
+def test_what_a_binding_would_do_is_shown_before_there_is_one(site: Site, tmp_path: Path) -> None:
+    """The steps in words, what is in the way, and nothing done."""
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    file = tmp_path / "job.yaml"
+    file.write_text("ask:\n  instances: [{kind: card}]\n  ports: [{name: http, count: 2}]\n")
+    dry = ("claim", "plan", "--file", str(file), "--instances", "card-own", "--consumer", "9")
+    shown = agent.command(*dry)
+    assert shown.returncode == 0, shown.stderr
+    kinds = ["control group", "device filter", "ports http", "environment"]
+    assert [any(kind in line for line in shown.stdout.splitlines()) for kind in kinds] == [True] * 4
+    assert not list(Path(agent.settings["claims"]["cgroup"]).glob("xce-consumer-*"))
+    assert agent.ask(op="claims")["bindings"] == []
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
+        (made,) = ready(client, place(client, "job", "node1", "card-own", "j"))
+        held = agent.command(*dry)
+        assert (held.returncode, f"instance card-own is held by binding {made}" in held.stderr) == (1, True)
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        ended(site, client, made)
+    lacking = agent.command("claim", "plan", "--file", str(file))
+    assert (lacking.returncode, "it asks for 1 card" in lacking.stderr) == (1, True)
+    file.write_text("ask:\n  prots: []\n")
+    wrong = agent.command(*dry)
+    assert (wrong.returncode, "job.yaml:2: ask.prots" in wrong.stderr) == (2, True)
 
 
 WORKER = tree.ROOT / "docs" / "examples" / "worker.c"

@@ -321,7 +321,7 @@ def test_dash_h_is_help_for_every_command(words: str) -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("words", ["claim run 7", "run --claim 7"])
+@pytest.mark.parametrize("words", ["run --claim 7", "run --wait=5 --claim=7"])
 def test_help_behind_two_dashes_is_asked_of_the_command_in_the_claim(words: str, tmp_path: Path) -> None:
     argv = [*words.split(), "--socket", str(tmp_path / "none"), "--", "train", "--help", "-h"]
     done = run("xce-agent", *argv)
