@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -134,4 +135,9 @@ def _line(entry: Entry) -> bytes:
 
 
 def _iso(wall: float) -> str:
-    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{_to_the_second(int(wall))}.{int(wall * 1000) % 1000:03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _to_the_second(wall: int) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S")

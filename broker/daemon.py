@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -352,8 +353,13 @@ def _filled(*paths: str) -> set[str]:
     return {path for path in paths if (_text(path) or "").strip()}
 
 
+@lru_cache(maxsize=1)
+def _written(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat(timespec="seconds")
+
+
 def _wall() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return _written(int(time.time()))
 
 
 def _notifier() -> Callable[[str], object]:

@@ -3,7 +3,7 @@
 Pure. The broker refuses by it what an order brings, and `xce-broker claim create` a file, with the place.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from xce.model.claim import (
@@ -56,32 +56,36 @@ def claim_problem(claim: Claim) -> str:
 
 def ask_problem(ask: Ask) -> str:
     """'' if what is asked for makes sense, otherwise what is wrong, with the field."""
-    problems = [
-        *_list_problems("instances", ask.instances, _instances_problem),
-        *_list_problems("mounts", ask.mounts, _mount_problem),
-        *_list_problems("ports", ask.ports, _ports_problem),
-        *_list_problems("shared", ask.shared, _shared_problem),
-        _repeated("mounts", [one.name for one in ask.mounts]),
-        _repeated("ports", [one.name for one in ask.ports]),
-        _environment_problem(ask.environment),
-    ]
+    problem = (
+        _list_problem("instances", ask.instances, _instances_problem)
+        or _list_problem("mounts", ask.mounts, _mount_problem)
+        or _list_problem("ports", ask.ports, _ports_problem)
+        or _list_problem("shared", ask.shared, _shared_problem)
+        or _repeated("mounts", ask.mounts)
+        or _repeated("ports", ask.ports)
+        or _environment_problem(ask.environment)
+    )
+    if problem:
+        return problem
     for field, name in (("profile", ask.profile), ("scratch", ask.scratch)):
         if name and (problem := name_problem(name)):
-            problems.append(f"ask.{field}: {name[:TEXT]!r} {problem}")
-    return next(filter(None, problems), "")
+            return f"ask.{field}: {name[:TEXT]!r} {problem}"
+    return ""
 
 
-def _list_problems(field: str, entries: Sequence[T], problem_of: Callable[[T], str]) -> Iterator[str]:
+def _list_problem(field: str, entries: Sequence[T], problem_of: Callable[[T], str]) -> str:
     if len(entries) > ITEMS:
-        yield f"ask.{field}: at most {ITEMS}"
-        return
+        return f"ask.{field}: at most {ITEMS}"
     for place, entry in enumerate(entries):
         if problem := problem_of(entry):
-            yield f"ask.{field}[{place}].{problem}"
+            return f"ask.{field}[{place}].{problem}"
+    return ""
 
 
-def _repeated(field: str, names: Sequence[str]) -> str:
-    return f"ask.{field}: a name occurs twice" if len(set(names)) != len(names) else ""
+def _repeated(field: str, entries: Sequence[MountAsk | PortsAsk]) -> str:
+    if len(entries) < 2 or len({one.name for one in entries}) == len(entries):
+        return ""
+    return f"ask.{field}: a name occurs twice"
 
 
 def _instances_problem(wanted: InstanceAsk) -> str:
@@ -89,7 +93,7 @@ def _instances_problem(wanted: InstanceAsk) -> str:
         return f"kind: {problem}"
     if not 1 <= wanted.count <= LIST or len(wanted.ids) > LIST:
         return f"count: must be 1 to {LIST}"
-    if any(text_problem(one) for one in wanted.ids) or len(set(wanted.ids)) != len(wanted.ids):
+    if wanted.ids and (any(map(text_problem, wanted.ids)) or len(set(wanted.ids)) != len(wanted.ids)):
         return "ids: must be different names of instances"
     return ""
 

@@ -134,13 +134,17 @@ class KeyRevoked(_Change, frozen=True, kw_only=True, tag="key.revoked"):
     reason: str
 
 
-class ClaimCreated(_Change, frozen=True, kw_only=True, tag="claim.created"):
+class ClaimChange(_Change, frozen=True, kw_only=True):
+    """Base of the changes that are about claims, bindings and quarantine: `broker.core.claim_ledger`'s."""
+
+
+class ClaimCreated(ClaimChange, frozen=True, kw_only=True, tag="claim.created"):
     """A claim is wanted."""
 
     claim: Claim
 
 
-class ClaimProvided(_Change, frozen=True, kw_only=True, tag="claim.provided"):
+class ClaimProvided(ClaimChange, frozen=True, kw_only=True, tag="claim.provided"):
     """A provider has said how far it is with what a claim needs from it."""
 
     claim: str
@@ -150,25 +154,25 @@ class ClaimProvided(_Change, frozen=True, kw_only=True, tag="claim.provided"):
     """What nodes need to know of it; opaque here."""
 
 
-class ClaimEnding(_Change, frozen=True, kw_only=True, tag="claim.ending"):
+class ClaimEnding(ClaimChange, frozen=True, kw_only=True, tag="claim.ending"):
     """A claim takes no more bindings, and is forgotten once the last of them has ended."""
 
     claim: str
 
 
-class ClaimDeleted(_Change, frozen=True, kw_only=True, tag="claim.deleted"):
+class ClaimDeleted(ClaimChange, frozen=True, kw_only=True, tag="claim.deleted"):
     """A claim is forgotten, with its bindings, which have all ended."""
 
     claim: str
 
 
-class BindingMade(_Change, frozen=True, kw_only=True, tag="binding.made"):
+class BindingMade(ClaimChange, frozen=True, kw_only=True, tag="binding.made"):
     """A claim was bound to a host; its instances are taken from here on."""
 
     binding: Binding
 
 
-class BindingMoved(_Change, frozen=True, kw_only=True, tag="binding.moved"):
+class BindingMoved(ClaimChange, frozen=True, kw_only=True, tag="binding.moved"):
     """A binding is in another state."""
 
     binding: str
@@ -180,28 +184,28 @@ class BindingMoved(_Change, frozen=True, kw_only=True, tag="binding.moved"):
     """Nobody knows what its node still has of it."""
 
 
-class BindingGone(_Change, frozen=True, kw_only=True, tag="binding.gone"):
+class BindingGone(ClaimChange, frozen=True, kw_only=True, tag="binding.gone"):
     """The node has nothing any more of a binding whose release was forced."""
 
     host: str
     binding: str
 
 
-class GangReady(_Change, frozen=True, kw_only=True, tag="gang.ready"):
+class GangReady(ClaimChange, frozen=True, kw_only=True, tag="gang.ready"):
     """Every binding of a gang was verified: all of them are ready, at once."""
 
     gang: str
     members: list[BindingMoved]
 
 
-class InstanceQuarantined(_Change, frozen=True, kw_only=True, tag="instance.quarantined"):
+class InstanceQuarantined(ClaimChange, frozen=True, kw_only=True, tag="instance.quarantined"):
     """An instance may not be used."""
 
     host: str
     quarantine: Quarantine
 
 
-class QuarantineCleared(_Change, frozen=True, kw_only=True, tag="quarantine.cleared"):
+class QuarantineCleared(ClaimChange, frozen=True, kw_only=True, tag="quarantine.cleared"):
     """An instance may be used again."""
 
     host: str

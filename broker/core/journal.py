@@ -29,7 +29,7 @@ class _Waiting:
     facts: list[Fact]
     answer: Answered | None
     done: list[Effect]
-    failed: list[Effect]
+    failed: Callable[[], list[Effect]]
     also: list[tuple[Peer, str]] = field(default_factory=list)
     """The same order, given again meanwhile."""
 
@@ -64,10 +64,10 @@ class Journal:
         request: str = "",
         made: Sequence[str] = (),
         done: Callable[[int], list[Effect]] = lambda _revision: [],
-        failed: list[Effect] | None = None,
+        failed: Callable[[], list[Effect]] = list,
     ) -> Persist:
         """Hand changes to the store; `done` makes the effects that follow once they are durable at a
-        revision.
+        revision, `failed` those that follow if the store refuses.
 
         With an `op_id`, `request` is the digest of the order, `made` what the answer says that it made, and
         the answer is remembered.
@@ -81,7 +81,7 @@ class Journal:
         revision = self.draft.revision
         answer = Answered(answer_key(by, op_id), request, revision, list(made)) if op_id else None
         self._ticket += 1
-        self._waiting[self._ticket] = _Waiting(facts, answer, done(revision), failed or [])
+        self._waiting[self._ticket] = _Waiting(facts, answer, done(revision), failed)
         if answer is not None:
             self._asked[answer.key] = self._ticket
         return Persist(self._ticket, facts, answer)
@@ -129,7 +129,7 @@ class Journal:
 
         Everything that waits is refused; its callers may give the same orders again.
         """
-        effects = [effect for waiting in self._waiting.values() for effect in waiting.failed]
+        effects = [effect for waiting in self._waiting.values() for effect in waiting.failed()]
         self._waiting.clear()
         self._asked.clear()
         for fact in found:

@@ -99,8 +99,10 @@ class Ledger(msgspec.Struct, kw_only=True):
         if isinstance(change, facts.Checkpoint):
             self.revision = self.checkpoint = fact.revision  # what it says is what is here already
             return
-        self._take(change)
-        self.claims.take(fact.change, by=fact.by, revision=fact.revision)
+        if isinstance(change, facts.ClaimChange):
+            self.claims.take(change, by=fact.by, revision=fact.revision)
+        else:
+            self._take(change)
         self.revision = fact.revision
 
     def encoded(self) -> bytes:

@@ -160,7 +160,10 @@ class Links:
             return
         self.state.out.append(
             self.state.journal.persist(
-                admitted, by=peer.title, done=lambda _: [Send(peer, done)], failed=[Send(peer, failed)]
+                admitted,
+                by=peer.title,
+                done=lambda _: [Send(peer, done)],
+                failed=lambda: [Send(peer, failed)],
             )
         )
 

@@ -271,11 +271,11 @@ class Broker:
     def _order(self, peer: Peer, order: m.Order, _now: float) -> None:
         """Judge an order; what it changes is shown, and its caller answered, once it is durable."""
         assert peer.role is not None, "internal error: an order of a peer without a role"
-        journal, request = self.state.journal, request_digest(order)
+        journal, request, by = self.state.journal, request_digest(order), peer.title
         try:
             if not order.id or len(order.id) > 128:
                 raise Refusal("invalid", "cannot carry out an order without an id of at most 128 characters")
-            before = journal.answered(peer.title, order.id, request, peer)
+            before = journal.answered(by, order.id, request, peer)
             if before is not None:
                 self.state.out += before
                 return
@@ -297,13 +297,13 @@ class Broker:
                 self._audit(peer, order, "ok", revision),
             ]
 
-        failed: list[Effect] = [
-            Send(peer, m.Failed(id=order.id, code="not-durable", message=NOT_DURABLE, hint=NOT_DURABLE_HINT)),
-            self._audit(peer, order, "not-durable"),
-        ]
+        def failed() -> list[Effect]:
+            answer = m.Failed(id=order.id, code="not-durable", message=NOT_DURABLE, hint=NOT_DURABLE_HINT)
+            return [Send(peer, answer), self._audit(peer, order, "not-durable")]
+
         self.state.out.append(
             journal.persist(
-                changes, by=peer.title, op_id=order.id, request=request, made=made, done=done, failed=failed
+                changes, by=by, op_id=order.id, request=request, made=made, done=done, failed=failed
             )
         )
 
@@ -399,8 +399,10 @@ class Broker:
         if any(isinstance(fact.change, facts.TypeAdmitted) for fact in news):
             self.sitemap.types_admitted(now)
         for fact in news:
+            if isinstance(fact.change, facts.ClaimChange):
+                self.claims.fact(fact.change, now)
+                continue
             self.sitemap.fact(fact.change, now)
-            self.claims.fact(fact.change, now)
             if isinstance(fact.change, facts.KeyRevoked):
                 self._revoked(fact.change)
 

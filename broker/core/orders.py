@@ -42,6 +42,8 @@ def made_by(changes: Sequence[facts.Change]) -> list[str]:
 
 def about(order: m.Order) -> str:
     """What an order is about, for the audit: no secrets are in any order."""
+    if order.__class__ in claim_orders.JUDGES:
+        return claim_orders.about(order)
     match order:
         case m.HoldAdd():
             return f"{order.location}: {order.reason}"
@@ -53,10 +55,8 @@ def about(order: m.Order) -> str:
             return f"{order.host}: {order.reason}"
         case m.HostAdd() | m.HostAdmit() | m.HostUndrain():
             return order.host
-        case m.KeyAdd() | m.KeyRevoke() | m.KeyRotate() | m.KeyRetire() | m.Join():
-            return key_orders.about(order)
         case _:
-            return claim_orders.about(order)
+            return key_orders.about(order)
 
 
 # ------------------------------------------------------------------------------------------------- hosts

@@ -1,7 +1,8 @@
 """What an order is judged against, and how it is refused: shared by `orders.py` and `claim_orders.py`."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from xce.broker.core.ledger import Ledger
 from xce.broker.core.location import Host
@@ -22,8 +23,7 @@ class Refusal(Exception):
         self.code, self.message, self.hint = code, message, hint
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """Who gives an order."""
 
     role: Role
@@ -37,8 +37,7 @@ class Caller:
         return f"{self.role.value}:{self.name}"
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """What an order is judged against."""
 
     ledger: Ledger

@@ -233,7 +233,7 @@ class JournalMachine(RuleBasedStateMachine):
             op_id=op_id,
             request=request,
             done=lambda revision: [Send(self.peer, Done(id=op_id, revision=revision))],
-            failed=[Send(self.peer, Failed(id=op_id, code="not-durable", message=""))],
+            failed=lambda: [Send(self.peer, Failed(id=op_id, code="not-durable", message=""))],
         )
         self.waiting.append(persist)
 
