@@ -151,12 +151,13 @@ class Server:
             told = {descriptor for descriptor, _ in ready}
             if unattended or not attended.isdisjoint(told):
                 unattended = self._attend(router)
-            taken = self._take(router)
             if store in told:
-                self._stored()
+                self._stored()  # first: who was answered is at work while others are served
+            taken = self._take(router)
             self._turn()
             fast = pace.fast(taken, self.clock()) and not self.broker.busy()
-            rest = fast and taken < TURN and store not in told  # who was answered comes back at once
+            # Who was answered comes back at once, and whoever finds nothing waits for something.
+            rest = fast and 0 < taken < TURN and store not in told
             if signals in told:
                 go_on = chores.signals()
 
@@ -192,13 +193,13 @@ class Server:
         return len(messages)
 
     def _turn(self) -> None:
-        """The end of a turn: publish, hand facts to the store, forget who is gone."""
+        """The end of a turn: hand facts to the store, publish while it is at work, forget who is gone."""
+        self._submit()
         self._guard(lambda: self.broker.turn(self.clock()))
         while self._ended:
             peer = self._ended.pop()
             self._guard(lambda peer=peer: self.broker.gone(peer))  # type: ignore[misc]
-        if self._persists:
-            self._submit()
+        self._submit()
 
     def _second(self, now: float) -> None:
         self._guard(lambda: self.broker.second(now))

@@ -12,6 +12,7 @@ import zmq
 from tests.broker.world import site
 from xce.broker.audit import Audit
 from xce.broker.background import Background
+from xce.broker.core.effect import Effect
 from xce.broker.core.ledger import Ledger
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
@@ -125,6 +126,35 @@ def test_a_bug_in_the_clockwork_does_not_end_the_loop(running: Running) -> None:
     status = running.ask(m.StatusRequest(id="2"))
     assert isinstance(status, m.BrokerStatus)
     assert status.counters["internal_errors"] >= 1
+
+
+def test_facts_are_with_the_store_before_anything_is_published(tmp_path: Path) -> None:
+    """Whoever waits for the disk does not wait for the followers too."""
+    seen: list[str] = []
+
+    class Told(SqliteStore):
+        def submit(self, batch: Batch, token: int) -> bool:
+            seen.append("submitted")
+            return super().submit(batch, token)
+
+    running = Running(tmp_path, Told(tmp_path))
+    try:
+        turn, handle = running.broker.turn, running.broker.handle
+
+        def turned(now: float) -> list[Effect]:
+            seen.append("published")
+            return turn(now)
+
+        def handled(peer: Peer, message: m.Tick | m.ToBroker, now: float) -> list[Effect]:
+            seen.append("judged")
+            return handle(peer, message, now)
+
+        running.broker.turn, running.broker.handle = turned, handled  # type: ignore[method-assign]
+        assert isinstance(running.ask(m.HostAdd(id="1", host="n1")), m.Done)
+        judged = seen.index("judged")
+        assert seen[judged : judged + 3] == ["judged", "submitted", "published"]
+    finally:
+        running.close()
 
 
 def test_facts_wait_for_a_store_that_has_no_room_and_none_is_lost(tmp_path: Path) -> None:
