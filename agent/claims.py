@@ -211,7 +211,7 @@ class Claims:
             while (job := self._next(executor)) is not None:
                 self._say(*job(executor))
         finally:
-            executor.journal.close()
+            executor.close()
 
     def _next(self, executor: "Executor") -> Callable[["Executor"], Iterator[Any]] | None:
         """The next job; meanwhile what is under way goes on."""

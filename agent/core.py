@@ -123,7 +123,9 @@ class Core:
     # ----------------------------------------------------------------------------------- what happens
 
     def link_up(self, now: float) -> None:
-        """The socket's connection is ready for messages."""
+        """The socket's connection is ready for messages; nothing, if that socket was given up already."""
+        if self.phase in {Phase.DISCONNECTED, Phase.SILENT}:
+            return
         self._up = True
         self._hello_at = max(self._hello_at, now)
 

@@ -25,6 +25,11 @@ class Books:
         self._news: dict[str, Report] = {}
         self._told: dict[str, Report] = {}
 
+    def close(self) -> None:
+        """Let go of the journal and of children; what is bound stays bound. May be called twice."""
+        self.journal.close()
+        self.node.errands.close()
+
     # --------------------------------------------------------------------------------------------- telling
 
     def news(self) -> list[Report]:

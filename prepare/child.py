@@ -4,9 +4,12 @@ The question comes as JSON on its standard input, the answer goes as JSON to its
 hangs in the kernel cannot be ended: it is sent SIGKILL, left behind, and counted while it is there.
 
 It ends with its parent: a child of an agent that was killed and one of its successor never work on one thing.
+What it is in the middle of, a mount for instance, the kernel finishes first; so the successor waits until the
+last of them is gone (`alone`), which a lock tells that all children of an agent share.
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import sys
@@ -21,7 +24,11 @@ from xce.prepare.step import Evidence, StepFailed
 
 ABANDONED = 16
 """Children that did not end; with so many of them none is sent any more."""
+LEFT_S = 2.0
+"""A predecessor's child that is still there so long after our start hangs, and is not waited for."""
 _ANSWER_BYTES = 1 << 20
+_LOCK = 3
+"""A child's descriptor of the lock."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -36,7 +43,7 @@ class Answer(msgspec.Struct, frozen=True):
 class _Sent:
     """A child on its way."""
 
-    def __init__(self, errand: str, arguments: dict[str, Any], until: float) -> None:
+    def __init__(self, errand: str, arguments: dict[str, Any], until: float, lock: int) -> None:
         self.errand, self.until = errand, until
         asked = os.pipe2(os.O_CLOEXEC)
         told = os.pipe2(os.O_CLOEXEC)
@@ -45,7 +52,8 @@ class _Sent:
         try:
             environment = {"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8"}
             command = [sys.executable, "-m", "xce.prepare.child"]
-            self.handle = spawn.handle(spawn.spawn(command, environment, fds={0: asked[0], 1: told[1]}))
+            fds = {0: asked[0], 1: told[1], _LOCK: lock}
+            self.handle = spawn.handle(spawn.spawn(command, environment, fds=fds))
             question = {"errand": errand, "arguments": arguments, "parent": os.getpid()}
             with contextlib.suppress(BrokenPipeError):  # it has died: it will not answer either
                 os.write(asked[1], msgspec.json.encode(question))
@@ -92,8 +100,13 @@ class _Sent:
 class Errands:
     """Does errands, here or in children; `(key, errand, arguments, remote) -> evidence or None`."""
 
-    def __init__(self, clock: Callable[[], float], seconds: float, *, abandoned: int = ABANDONED) -> None:
+    def __init__(
+        self, clock: Callable[[], float], seconds: float, *, home: str, abandoned: int = ABANDONED
+    ) -> None:
+        """`home` is a directory of ours alone; it carries the lock. Raises OSError."""
         self._clock, self._seconds, self._room = clock, seconds, abandoned
+        self._lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._locked, self._patience = False, clock() + LEFT_S
         self._sent: dict[str, _Sent] = {}
         self._left: list[_Sent] = []
 
@@ -106,7 +119,7 @@ class Errands:
             self.sweep()
             if len(self._left) >= self._room:
                 raise StepFailed(f"{self._room} children hang in file systems that do not answer")
-            self._sent[key] = _Sent(errand, arguments, self._clock() + self._seconds)
+            self._sent[key] = _Sent(errand, arguments, self._clock() + self._seconds, self._lock)
             return None
         answer = sent.answer()
         if answer is None and self._clock() < sent.until:
@@ -118,6 +131,14 @@ class Errands:
             raise OSError(answer.code, answer.words, answer.path or None)
         # To an older question: what came of it is looked at anew.
         return answer.evidence if sent.errand == errand else None
+
+    def alone(self) -> bool:
+        """Whether no child of a predecessor is at work any more, as far as such a child ends at all."""
+        if not self._locked:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._locked = True
+        return self._locked or self._clock() >= self._patience
 
     @property
     def abandoned(self) -> int:
@@ -132,12 +153,15 @@ class Errands:
             self._left.remove(sent)
 
     def close(self) -> None:
-        """End all."""
+        """End all; may be called twice."""
         for key in list(self._sent):
             self._end(key)
         for sent in self._left:
             sent.close()
         self._left.clear()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _end(self, key: str) -> None:
         sent = self._sent.pop(key)

@@ -33,6 +33,7 @@ from xce.prepare.step import (
 )
 from xce.prepare.steps import handler
 
+_LOOK_S = 0.02
 _AGAIN_S = 1.0
 """After what failed outside of the plan: a full disk, an error while taking back."""
 _INTERNAL_S = 30.0
@@ -218,6 +219,8 @@ class Executor(Books):
 
     def advance(self) -> float | None:
         """Do what can be done now; in how many seconds there is more, None if only an order brings more."""
+        if not self.node.errands.alone():
+            return _LOOK_S
         now = self.node.clock()
         for entry in list(self.entries.values()):
             if entry.wake <= now and entry.phase is not Phase.READY and not entry.void:

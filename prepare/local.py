@@ -47,7 +47,7 @@ def node(
         isolation=isolation.find(groups_here, mechanisms=mechanisms),
         mounts=mountinfo.Table(pid=seen_by),
         visible=invisible(settings.directory, seen_by),
-        errands=Errands(time.monotonic, settings.remote_s),
+        errands=Errands(time.monotonic, settings.remote_s, home=settings.directory),
         find_user=find_user,
         csi=HelperClient(
             csi.Plugins(sockets=settings.csi.plugins, registration=settings.csi.registration), time.monotonic

@@ -260,6 +260,19 @@ class CsiCalls(Protocol):
         """Do not wait for it any more."""
 
 
+class ErrandCalls(Protocol):
+    """Named operations on file systems. Nothing here waits."""
+
+    def __call__(self, key: str, errand: str, arguments: dict[str, Any], remote: bool, /) -> Evidence | None:
+        """What came of it, done in a child if `remote`; None: not done yet. One for each key."""
+
+    def alone(self) -> bool:
+        """Whether whoever was here before us does nothing on this node any more."""
+
+    def close(self) -> None:
+        """End what is under way."""
+
+
 class Node(NamedTuple):
     """What handlers need of this machine: roots, settings, clocks. One for all steps."""
 
@@ -272,8 +285,7 @@ class Node(NamedTuple):
     """The mount table that counts."""
     visible: str
     """Why mounts made here would not be seen where they must; '' if they are."""
-    errands: Callable[[str, str, dict[str, Any], bool], "Evidence | None"]
-    """Do a named operation on a file system, in a child if the last argument says so; None: not done yet."""
+    errands: ErrandCalls
     find_user: Callable[[str], User | None]
     """A local user; those of a directory service are asked for by a child."""
     csi: CsiCalls

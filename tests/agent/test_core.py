@@ -204,6 +204,19 @@ def test_an_unanswered_hello_ends_the_attempt(bench: Bench) -> None:
     assert "did not answer our hello" in bench.core.trouble
 
 
+def test_a_socket_that_was_given_up_and_came_up_all_the_same_is_not_greeted_on_its_successor(
+    bench: Bench,
+) -> None:
+    """Both are news of one look, where the process was held up: the next hello would go nowhere."""
+    bench.step()
+    bench.core.link_failed("the broker's key does not match", bench.now)
+    bench.core.link_up(bench.now)
+    assert kinds(bench.step()) == ["Close"]
+    assert kinds(bench.after(core.FIRST_SPREAD_S)) == ["Open"], "no hello before the new one is up"
+    bench.core.link_up(bench.now)
+    assert kinds(bench.step()) == ["Hello"]
+
+
 def test_the_delay_between_attempts_doubles_up_to_a_limit_and_a_welcome_resets_it(bench: Bench) -> None:
     spans = []
     for _ in range(7):

@@ -171,8 +171,10 @@ def assert_end(world: World, scenario: Scenario) -> None:
         assert (report.state, report.note) == (state, ""), report
         if state is READY:
             assert world.evidence(binding, "filter")["devices"]
-            # What the killed one's last child still did is found, and repaired, within a second or two.
-            world.until(partial(as_made, world, binding), within=10)
+            world.executor.check()
+            assert world.executor.entries[binding].drift == "", (
+                "the killed one's last child has done nothing since"
+            )
             points = [point for work in world.executor.entries[binding].works for point in point_of(work)]
             assert sorted(points) == sorted(point for point in world.mounts() if f"/{binding}/" in point)
     for binding, state in scenario.end.items():
@@ -182,12 +184,6 @@ def assert_end(world: World, scenario: Scenario) -> None:
     assert world.leftovers() == []
     assert world.journal.orders() == {}
     assert not any(world.node.groups.children())
-
-
-def as_made(world: World, binding: str) -> bool:
-    """Whether the kernel has everything of a ready binding now."""
-    world.executor.check()
-    return not world.executor.entries[binding].drift
 
 
 def ended(world: World, binding: str, state: BindingState) -> bool:

@@ -103,9 +103,30 @@ def test_c_csi_07_a_mount_whose_server_died_is_told_and_can_be_taken_off(
     assert far.leftovers() == []
 
 
-def test_children_that_do_not_end_are_bounded(dead: HangingMount) -> None:
+def test_a_successor_waits_for_the_last_child_unless_it_hangs(tmp_path: Path, dead: HangingMount) -> None:
+    """What a child does in the kernel when its agent dies is finished there, mounts too."""
     now = [0.0]
-    errands = Errands(lambda: now[0], 1, abandoned=1)
+    question = {"root": str(dead.point), "elements": ["a"], "parts": [], "new": False}
+    killed = Errands(lambda: now[0], 20, home=str(tmp_path))
+    assert killed.alone()
+    assert killed("one", "look", question, True) is None
+    assert dead.asked.wait(20)
+    killed.close()
+    successor = Errands(lambda: now[0], 20, home=str(tmp_path))
+    assert not successor.alone()
+    now[0] += 2
+    assert successor.alone(), "one that hangs is not waited for"
+    late = Errands(lambda: now[0], 20, home=str(tmp_path))
+    assert not late.alone()
+    dead.release()
+    wait_for(late.alone)
+    for errands in (successor, late):
+        errands.close()
+
+
+def test_children_that_do_not_end_are_bounded(tmp_path: Path, dead: HangingMount) -> None:
+    now = [0.0]
+    errands = Errands(lambda: now[0], 1, home=str(tmp_path), abandoned=1)
     question = {"root": str(dead.point), "elements": ["a"], "parts": [], "new": False}
     assert errands("one", "look", question, True) is None
     assert dead.asked.wait(20)
@@ -121,7 +142,7 @@ def test_children_that_do_not_end_are_bounded(dead: HangingMount) -> None:
 
 def test_a_child_answers_like_the_function_itself(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    errands = Errands(time.monotonic, 20)
+    errands = Errands(time.monotonic, 20, home=str(tmp_path))
     question = {"root": str(tmp_path), "elements": ["a"], "parts": ["in"], "new": False}
     here = errands("k", "look", question, False)
     there: list[Evidence] = []

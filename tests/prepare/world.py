@@ -121,8 +121,7 @@ class World:
 
     def stop(self) -> None:
         """The agent ends; everything that it made stays."""
-        self.journal.close()
-        self.node.errands.close()  # type: ignore[attr-defined]
+        self.executor.close()
 
     def restart(self) -> None:
         """Stop and start."""
