@@ -20,7 +20,7 @@ import msgspec
 from xce.agent.ends import Ends
 from xce.agent.holdings import Holdings
 from xce.linux.loop import Loop
-from xce.model.claim import Binding, BindingState, Claim
+from xce.model.claim import ENDED, Binding, BindingState, Claim
 from xce.model.instance import Instance, Inventory
 from xce.model.message import BindingPrepare, BindingRelease, BindingReport
 from xce.model.profile import Claims as Settings
@@ -37,6 +37,7 @@ AGAIN_S = 5.0
 WAITING = 10_000
 """Orders that may wait for the thread; the broker gives those that are dropped again."""
 
+_TOLD = ENDED | {BindingState.READY}
 T = TypeVar("T")
 
 InstanceMap: TypeAlias = Mapping[str, Instance]
@@ -84,6 +85,8 @@ class Claims:
         self.fault = "the journal of claims has not been read yet"
         self.unseen = ""
         """Why claims that mount something will fail; '' if they need not."""
+        self.tell: Callable[[str, BindingReport], object] = lambda _name, _report: None
+        """Hears of each binding that has become ready or has ended, once."""
         self._inventory, self._changed = inventory, changed
         self._inbox: queue.Queue[Callable[[Executor], Iterator[Any]] | None] = queue.Queue(WAITING)
         self._outbox: deque[Any] = deque()
@@ -122,12 +125,13 @@ class Claims:
             self._put(partial(_release, order=order))
             return
         self.ends.ordered(order.binding)
+        self.holdings.claims[order.binding.id] = order.claim.id
         if self._began is not None and self._began.recovering:
             self._orders[order.binding.id] = order
         else:
             instances = self._instances(chosen.reporter for chosen in order.binding.instances)
             if isinstance(instances, str):
-                self._pending(order.binding.id, order.epoch, f"this node has no inventory of {instances} yet")
+                self._pending(order, f"this node has no inventory of {instances} yet")
             else:
                 self._put(partial(_prepare, order=order, instances=instances))
 
@@ -169,9 +173,10 @@ class Claims:
         with contextlib.suppress(queue.Full):  # the broker gives it again
             self._inbox.put_nowait(job)
 
-    def _pending(self, binding: str, epoch: int, note: str) -> None:
-        if binding not in self.holdings.reports:
-            self.holdings.report(binding, BindingReport(state=BindingState.PENDING, epoch=epoch, note=note))
+    def _pending(self, order: BindingPrepare, note: str) -> None:
+        if order.binding.id not in self.holdings.reports:
+            report = BindingReport(state=BindingState.PENDING, epoch=order.epoch, note=note)
+            self.holdings.report(order.binding.id, report)
 
     def _collect(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -192,9 +197,13 @@ class Claims:
                     self.fault = words
                 case _Answer() as one:
                     one.give(one.found)
-                case (str() as binding, BindingReport() as report):
+                case (str() as binding, BindingReport() as report, str() as claim):
                     self.ends.heard(binding, report)
-                    self.holdings.report(binding, report)
+                    before = self.holdings.reports.get(binding)
+                    self.holdings.report(binding, report, claim)
+                    news = before is None or before.state is not report.state
+                    if news and report.state in _TOLD and self._began is not None:
+                        self.tell(binding, report)
 
     # --------------------------------------------------------------------------------- the thread's side
 
@@ -267,7 +276,7 @@ def _prepare(executor: "Executor", order: BindingPrepare, instances: InstanceMap
             yield _told(executor, ended(binding.id, stone))
             return
         note = str(error)
-        yield binding.id, BindingReport(state=BindingState.PENDING, epoch=order.epoch, note=note)
+        yield binding.id, BindingReport(state=BindingState.PENDING, epoch=order.epoch, note=note), ""
         return
     yield _told(executor, report)
 
@@ -298,11 +307,11 @@ def _resume(executor: "Executor", instances: InstanceMap) -> Iterator[Any]:
     yield from (_told(executor, report) for report in executor.news())
 
 
-def _told(executor: "Executor", report: "Report") -> tuple[str, BindingReport]:
-    """A report as the broker reads it."""
+def _told(executor: "Executor", report: "Report") -> tuple[str, BindingReport, str]:
+    """A report as the broker reads it, with its binding, and the claim while that is known."""
     entry = executor.entries.get(report.binding)
     void = entry is not None and entry.void  # what was done is gone; it waits to be planned anew
-    return report.binding, BindingReport(
+    told = BindingReport(
         state=BindingState.PREPARING if void else report.state,
         epoch=report.epoch,
         reason="the host was started anew" if void else report.reason,
@@ -314,6 +323,7 @@ def _told(executor: "Executor", report: "Report") -> tuple[str, BindingReport]:
         quarantine=report.quarantine,
         wants_words=report.wants_words,
     )
+    return report.binding, told, entry.order.claim.id if entry is not None else ""
 
 
 def executor_of(settings: Settings, state_directory: str, boot_id: str) -> Callable[[], "Executor"]:

@@ -28,23 +28,25 @@ from xce.agent.memory import Memory
 from xce.agent.node import Node
 from xce.agent.operations import Operations
 from xce.agent.service import Service
-from xce.agent.trust import Trust
 from xce.agent.types import Types
 from xce.linux import listen, proc
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Reaper
 from xce.model import VERSION, configuration
+from xce.model.claim import BindingState
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.link import Phase
 from xce.model.refusal import ConfigRefused
 from xce.model.role import Role
 from xce.wire import journal
 from xce.wire.keys import KeyFileError
+from xce.wire.trust import Trust
 
 if TYPE_CHECKING:
     from xce.agent.claims import Claims
     from xce.agent.crew import Crew
     from xce.agent.metrics import Exporter
+    from xce.model.message import BindingReport
 
 BEGIN_S = 0.25
 """Reporters start after the hello, or after this long without a link."""
@@ -97,14 +99,15 @@ class Daemon:
         who = identity.identity(self.name, role)
         self.claims = self._serve_claims(who.boot_id)
         holdings = self.claims.holdings if self.claims else None
+        logger.claims = holdings.claims if holdings else {}
         self.core = Core(who, self.node, now=self.loop.now(), random=random.uniform, holdings=holdings)
         self.loop.after_turn(self._settle)
-        self.trust = Trust(lambda: self.settings)
+        self.trust = Trust(lambda: identity.broker_key(self.settings))
         self.link = Link(
             self.loop,
             self.core,
             endpoint=settings.broker,
-            credentials=self.trust.credentials,
+            credentials=lambda: identity.credentials(self.settings, self.trust),
             trust=self.trust,
             on_effect=self._on_effect,
         )
@@ -252,7 +255,14 @@ class Daemon:
         from xce.agent.claims import Claims, executor_of  # noqa: PLC0415 - 5 MB, for nodes that take claims
 
         make = executor_of(settings.claims, self.memory.directory, boot_id)
-        return Claims(self.loop, make, self.node.inventory, self._greet_anew)
+        claims = Claims(self.loop, make, self.node.inventory, self._greet_anew)
+        claims.tell = self._log_binding
+        return claims
+
+    def _log_binding(self, name: str, report: "BindingReport") -> None:
+        write = self.log.warning if report.state is BindingState.FAILED else self.log.notice
+        about = f"binding {name}"
+        write(": ".join(filter(None, (about, report.state.value, report.reason))), about)
 
     def _greet_anew(self) -> None:
         """The journal was read after the first hello: the broker is to be told."""

@@ -19,6 +19,8 @@ class Holdings:
     def __init__(self) -> None:
         self.serving = False
         self.reports: dict[str, BindingReport] = {}
+        self.claims: dict[str, str] = {}
+        """Whose binding each is, by name of the binding."""
         self.standing: dict[str, str] = {}
         """What the broker has durably of bindings here, as it said last."""
         self.settled = False
@@ -38,8 +40,10 @@ class Holdings:
         held = ((name, report.state) for name, report in self.reports.items())
         return holdings_digest((name, state) for name, state in held if state not in _UNSAID)
 
-    def report(self, binding: str, report: BindingReport) -> None:
-        """What there is to say of a binding now."""
+    def report(self, binding: str, report: BindingReport, claim: str = "") -> None:
+        """What there is to say of a binding now; `claim` where it is known."""
+        if claim:
+            self.claims[binding] = claim
         if self.reports.get(binding) != report or report.state in ENDED:
             self.reports[binding] = report
         self._unsaid.add(binding)
@@ -96,6 +100,7 @@ class Holdings:
 
     def _forget(self, name: str) -> None:
         self.reports.pop(name, None)
+        self.claims.pop(name, None)
         self.standing.pop(name, None)
         self._unsaid.discard(name)
         self._unheard.discard(name)
@@ -103,11 +108,11 @@ class Holdings:
     # -------------------------------------------------------------------------------------------- seen
 
     def troubles(self) -> dict[str, str]:
-        """Bindings that failed or are not what they should be, in words."""
+        """Bindings that are not what they should be, in words; what ended is not among them for long."""
         return {
             name: ": ".join(filter(None, (report.state.value, report.reason, report.note)))
             for name, report in self.reports.items()
-            if report.state is BindingState.FAILED or _TROUBLES & set(report.conditions)
+            if _TROUBLES & set(report.conditions)
         }
 
     def documents(self) -> list[dict[str, object]]:
@@ -115,6 +120,7 @@ class Holdings:
         return [
             {
                 "binding": name,
+                "claim": self.claims.get(name, ""),
                 "state": report.state.value,
                 "standing": self.standing.get(name, ""),
                 "reason": report.reason,

@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import os
 import re
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from xce.linux import cgroup, mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.model.configuration import AgentFile
 from xce.model.profile import Profile
-from xce.prepare import isolation, local, names, ports
+from xce.prepare import isolation, journal, local, names, ports
 from xce.prepare.group import PREFIX
 from xce.reporters import supervisor
 
@@ -299,10 +298,12 @@ def _of_reporters(settings: AgentFile, name: str) -> Findings:
 
 def _of_jobs(settings: AgentFile) -> Findings:
     """Groups and mounts that the journal of claims does not know, and journals that were set aside."""
-    known, problem = _journal(settings.state_directory)
-    if problem:
-        yield Finding("problem", problem, "the agent says what it makes of it when it starts")
+    try:
+        orders = journal.live(settings.state_directory)
+    except ValueError as error:
+        yield Finding("problem", str(error), "the agent says what it makes of it when it starts")
     else:
+        known = {order.binding.consumer.name for order in orders}
         yield from _of_strangers(settings, {f"{PREFIX}{names.encode(name)}" for name in known})
     for path in sorted(Path(settings.state_directory).glob(f"{JOURNAL}.damaged-*")):
         yield Finding(
@@ -324,17 +325,3 @@ def _of_strangers(settings: AgentFile, known: set[str]) -> Findings:
         if mount.point.startswith(root):
             text = f"{mount.point} is mounted and belongs to no claim of this host"
             yield Finding("warning", text, f"umount {mount.point}")
-
-
-def _journal(directory: str) -> tuple[set[str], str]:
-    """Names of consumers that the journal of claims knows, and what is wrong with it."""
-    path = Path(directory, JOURNAL)
-    if not path.exists():
-        return set(), ""
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=2)) as held:
-            rows = held.execute("SELECT body FROM record WHERE kind = 'order'").fetchall()
-        orders = [msgspec.json.decode(body) for (body,) in rows]
-        return {order["binding"]["consumer"]["name"] for order in orders}, ""
-    except (sqlite3.Error, msgspec.DecodeError, KeyError, TypeError) as error:
-        return set(), f"cannot read the journal {path}: {error}"

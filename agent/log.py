@@ -2,8 +2,8 @@
 
 A fault is written once when it begins and once when it ends; in between it is shown by `status`. One that
 comes and goes is written a few times an hour. Nothing secret comes here: callers pass words, never keys,
-frames or environments. Where the journal listens, lines have fields: XCE_HOST, XCE_REPORTER, XCE_BINDING,
-each where the line is about one.
+frames or environments. Where the journal listens, lines have fields: XCE_HOST, XCE_REPORTER, XCE_BINDING
+with XCE_CLAIM, each where the line is about one.
 """
 
 import os
@@ -43,6 +43,8 @@ class Log:
         self._prefixes = "JOURNAL_STREAM" in os.environ if prefixes is None else prefixes
         self.host = ""
         """Whose log it is."""
+        self.claims: Mapping[str, str] = {}
+        """Which claim each binding is of."""
         self._faults: dict[str, _Fault] = {}
 
     def notice(self, text: str, about: str = "") -> None:
@@ -97,6 +99,8 @@ class Log:
         line = text.replace("\n", "; ")
         kind, _, name = about.partition(" ")
         fields = {"XCE_HOST": self.host} | ({FIELDS[kind]: name} if kind in FIELDS else {})
+        if kind == "binding" and name in self.claims:
+            fields["XCE_CLAIM"] = self.claims[name]
         if self._send is not None and self._send(line, priority, fields):
             return
         try:

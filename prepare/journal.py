@@ -316,6 +316,22 @@ class Journal:
             yield (kind, name, number), body
 
 
+def live(directory: str) -> list[Order]:
+    """What a node's journal has under way, read by somebody who does not own it and changes nothing.
+
+    Raises ValueError in words when that cannot be known.
+    """
+    path = f"{directory}/{_FILE}"
+    if not os.path.exists(path):
+        return []
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2)) as connection:
+            rows = connection.execute("SELECT body FROM record WHERE kind = 'order'").fetchall()
+        return [msgspec.json.decode(body, type=Order) for (body,) in rows]
+    except (sqlite3.Error, msgspec.MsgspecError) as error:
+        raise ValueError(f"cannot read the journal {path}: {error}") from error
+
+
 def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, timeout=5)
     connection.execute("PRAGMA journal_mode=TRUNCATE")

@@ -118,7 +118,7 @@ def test_where_the_journal_listens_lines_have_fields_and_elsewhere_they_are_plai
         return len(sent) < 4
 
     one = Log(stream, prefixes=True, send=send)
-    one.host = "node1"
+    one.host, one.claims = "node1", {"b7": "train"}
     one.notice("runs")
     one.faults("reporter ", {"disk": "exit status 1"}, 0)
     one.faults("binding ", {"b7": "degraded"}, 0)
@@ -126,7 +126,11 @@ def test_where_the_journal_listens_lines_have_fields_and_elsewhere_they_are_plai
     assert sent[:3] == [
         ("runs", log.NOTICE, {"XCE_HOST": "node1"}),
         ("reporter disk: exit status 1", log.WARNING, {"XCE_HOST": "node1", "XCE_REPORTER": "disk"}),
-        ("binding b7: degraded", log.WARNING, {"XCE_HOST": "node1", "XCE_BINDING": "b7"}),
+        (
+            "binding b7: degraded",
+            log.WARNING,
+            {"XCE_HOST": "node1", "XCE_BINDING": "b7", "XCE_CLAIM": "train"},
+        ),
     ]
     assert stream.getvalue() == "<4>the journal does not answer\n"
 

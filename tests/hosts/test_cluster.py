@@ -143,7 +143,43 @@ def test_an_agent_in_a_mount_namespace_of_its_own_says_so_and_fails_claims_with_
     assert set(cluster.bindings("hidden").values()) <= {"failed"}
     shown = first.run("xce-broker", "claim", "show", "job-hidden").stdout + done.stdout + done.stderr
     assert "mounts would not be visible outside" in shown
+    line = ("journalctl", "-o", "cat", "--no-pager", "XCE_HOST=node3", "XCE_CLAIM=job-hidden")
+    host.until(lambda: "failed: mounts would not be" in host.run(*line).stdout, "to log it by its claim")
     host.must("systemctl", "stop", "hidden")
     host.must("systemctl", "start", "xce-agent")
     cluster.until("node3", "available")
     assert "would not be visible" not in host.run("xce-agent", "doctor").stdout
+
+
+def test_the_agent_is_not_removed_while_the_journal_has_a_claim_and_by_force_it_unmounts_first(
+    cluster: Cluster,
+) -> None:
+    """A claim with a mount and no process, on a host whose agent has crashed."""
+    host = cluster.hosts["node3"]
+    erase = ("sh", "-c", "rpm --dbpath /var/lib/rpm -e --nodeps xce-agent")
+    binding = cluster.bind("node3", "zero", "idle")
+    refused = host.run(*erase)
+    assert refused.returncode != 0
+    assert f"claim job-idle is ready here: {binding}, consumer idle" in refused.stderr
+    host.must("systemctl", "kill", "--signal=KILL", "xce-agent")
+    assert host.run(*erase).returncode != 0, "a crash frees nothing"
+    cluster.until("node3", "available")
+    cluster.release("idle")
+    assert host.run("xce-agent", "removal").returncode == 0
+
+    host.write("/srv/data/precious", "kept")
+    binding = cluster.bind("node3", "zero", "last", "--mount", "data=data")
+    at = f"/run/xce-claims/{binding}"
+    assert at in host.read("/proc/1/mountinfo")
+    assert host.run(*erase).returncode != 0
+    host.must("env", "XCE_FORCE_REMOVAL=1", *erase)
+    assert at not in host.read("/proc/1/mountinfo")
+    assert host.read("/srv/data/precious") == "kept"
+    # As for a host that broke: whoever installs the agent again gets the claim back, and can end it.
+    rpm(host, "-i", "--nodeps", "/packages/xce-agent*.rpm")
+    if host.run("test", "-e", "/etc/xce/agent.yaml.rpmsave").returncode == 0:
+        host.must("mv", "/etc/xce/agent.yaml.rpmsave", "/etc/xce/agent.yaml")
+    host.must("systemctl", "restart", "xce-agent")
+    cluster.until("node3", "available")
+    cluster.release("last")
+    assert host.run("xce-agent", "removal").returncode == 0
