@@ -11,6 +11,7 @@ from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.role import Role
 from xce.wire import keys
 from xce.wire.keys import KeyFileError, KeyPair
+from xce.wire.trust import Trust
 
 
 def name_of(settings: AgentFile | ExternalFile, role: Role) -> str:
@@ -33,15 +34,19 @@ def identity(name: str, role: Role) -> Identity:
     )
 
 
-def credentials(settings: AgentFile | ExternalFile) -> tuple[KeyPair | None, bytes | None]:
+def broker_key(settings: AgentFile | ExternalFile) -> str:
+    """The file with the broker's public key; '' on a local socket, which is guarded by its file mode."""
+    return "" if settings.broker.startswith("ipc://") else settings.broker_key
+
+
+def credentials(settings: AgentFile | ExternalFile, trust: Trust) -> tuple[KeyPair | None, bytes | None]:
     """Our key and the broker's, read anew for each socket, so that a repaired file is enough.
 
-    None on a local socket, which is guarded by its file mode. Raises ValueError in words.
+    None on a local socket. Raises ValueError in words.
     """
-    if settings.broker.startswith("ipc://"):
+    if not broker_key(settings):
         return None, None
     try:
-        ours = keys.load(Path(settings.key), secret=True)
-        return ours, keys.load(Path(settings.broker_key), secret=False).public
+        return keys.load(Path(settings.key), secret=True), trust.key()
     except KeyFileError as error:
         raise ValueError(str(error)) from error

@@ -18,7 +18,7 @@ from xce.wire.dealer import Dealer, LinkEvent, LinkState
 from xce.wire.keys import KeyPair
 
 if TYPE_CHECKING:
-    from xce.agent.trust import Trust
+    from xce.wire.trust import Trust
 
 TURN = 256
 """Messages of the broker that are taken in one turn."""

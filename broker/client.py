@@ -9,6 +9,7 @@ One thread, no background work: bytes move only inside a call. Do not share a cl
 are `BrokerRefused` (the broker says no) and `BrokerUnreachable` (no answer in time).
 """
 
+import math
 import select
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -72,8 +73,6 @@ __all__ = [
 ]
 
 TIMEOUT_S = 10.0
-TURN_S = 1.0
-"""Longest sleep between two looks at the clock."""
 
 D = TypeVar("D", bound=Ending)
 
@@ -170,14 +169,14 @@ class Client:
                 return True
             if fail_early and self.line.definite():
                 return False
-            left = TURN_S if deadline is None else min(TURN_S, deadline - time.monotonic())
+            left = math.inf if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 return False
             if not came:
                 poll = select.poll()
                 for descriptor in self.line.descriptors():
                     poll.register(descriptor, select.POLLIN)
-                poll.poll(left * 1000)
+                poll.poll(min(left, self.line.rest_s()) * 1000)
 
     def finish(self, conversation: D, timeout: float | None = None) -> D:
         """Hold a conversation that ends; raises `BrokerUnreachable` when it does not in time."""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import overload
 
 from xce.broker.claim_rows import undecided
-from xce.broker.client import TIMEOUT_S, TURN_S, D, answer_of, found, mirror_of, not_ready
+from xce.broker.client import TIMEOUT_S, D, answer_of, found, mirror_of, not_ready
 from xce.broker.follow import CREDIT, Follow
 from xce.broker.line import Broker, Line
 from xce.broker.mirror import Mirror
@@ -133,7 +133,7 @@ class AsyncClient:
         self._listen(self.line.descriptors())
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(0 if moved else TURN_S, self.turn)
+        self._timer = self._loop.call_later(0 if moved else self.line.rest_s(), self.turn)
         self._wake()
 
     def _listen(self, descriptors: tuple[int, ...]) -> None:

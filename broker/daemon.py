@@ -134,7 +134,7 @@ class Daemon:
     def run(self) -> None:
         """Serve until a signal says stop."""
         now = time.monotonic()
-        self.broker.state.next_key = self._next_key()
+        self._server.begin(self.broker.announce(self._next_key()))
         self._server.begin(self.broker.start(now))
         self._server.begin(self.broker.add_keys(self._accepted_keys()))
         zap = Authenticator(self.broker.accepts) if self.config.listen else None
@@ -298,7 +298,7 @@ class Daemon:
             self._filled = filled
             self._server.perform(self.broker.reload(site, time.monotonic(), config=self._with_room(config)))
             log.info("took up broker.yaml, resources.yaml and hosts.yaml")
-        self.broker.state.next_key = self._next_key()
+        self._server.perform(self.broker.announce(self._next_key()))
         self._server.perform(self.broker.add_keys(self._accepted_keys()))
         self._notify(f"READY=1\nSTATUS={self._status()}")
 

@@ -8,6 +8,7 @@ What is known of the link is kept in words, because they are what a user needs w
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from xce.broker.session import (
@@ -18,14 +19,17 @@ from xce.broker.session import (
     LinkNews,
     Request,
 )
-from xce.model.message import Answer, Failed, Refused
-from xce.wire import codec
+from xce.model.message import Answer, Failed, NextKey, Refused
+from xce.wire import codec, keys
 from xce.wire.dealer import DEFINITE, SURE_S, Dealer, LinkEvent, LinkState
-from xce.wire.keys import KeyPair
+from xce.wire.keys import KeyFileError, KeyPair
+from xce.wire.trust import Trust
 
 RETRY_S = (0.05, 0.5)
 """Clients are few: they come back sooner than agents."""
 REMAKE_S = 2.0
+TURN_S = 1.0
+"""Longest sleep between two looks at the clock."""
 
 C = TypeVar("C", bound=Conversation)
 
@@ -38,6 +42,14 @@ class Broker:
     key: KeyPair | None = None
     broker_key: bytes | None = None
     """Z85."""
+    broker_key_file: str = ""
+    """Where `broker_key` comes from: the broker's next key is kept there when it is announced."""
+
+    @classmethod
+    def by_files(cls, endpoint: str, key: Path, broker_key: Path) -> "Broker":
+        """With the keys in these files; raises `KeyFileError`."""
+        theirs = keys.load(broker_key, secret=False).public
+        return cls(endpoint, keys.load(key, secret=True), theirs, str(broker_key))
 
 
 class Line:
@@ -51,9 +63,12 @@ class Line:
         """The broker does not serve us at all, and says why."""
         self.rubbish = 0
         """Messages that this version cannot read."""
+        self.trust = Trust(lambda: broker.broker_key_file, first=broker.broker_key or b"")
         self._clock, self._encode = clock, codec.encode_json if json else codec.encode
         self._dealer: Dealer | None = self._connect()
         self._remake_at = self._news_at = 0.0
+        self._wrong_at: float | None = None
+        """Since when the broker's key has not matched."""
         self._news = LinkEvent(LinkState.CONNECTING, f"connecting to {broker.endpoint}")
         self._open: list[Conversation] = []
         self._unsent: list[Request] = []
@@ -79,13 +94,22 @@ class Line:
         """What to wait on for reading between two pumps."""
         return (self._dealer.fileno(), self._dealer.monitor_fileno()) if self._dealer else ()
 
+    def rest_s(self) -> float:
+        """How long to wait at most before the next pump, if no descriptor tells of anything."""
+        return TURN_S if self._dealer else min(TURN_S, max(0.0, self._remake_at - self._clock()))
+
     def pump(self) -> bool:
         """Move everything that can be moved now; whether anything came."""
         now = self._clock()
         if self._dealer is None:
             if self.closed or now < self._remake_at:
                 return False
-            self._dealer = self._connect()
+            try:
+                self._dealer = self._connect()
+            except KeyFileError as error:
+                self._news = LinkEvent(LinkState.WRONG_KEY, str(error))
+                self._remake_at = now + REMAKE_S
+                return False
         dealer = self._dealer
         events = dealer.events()
         if self._look(events, now):
@@ -106,7 +130,8 @@ class Line:
         """
         if self.refused is not None:
             return True
-        lasts = self._news.final or self._clock() - self._news_at >= SURE_S
+        since = self._news_at if self._wrong_at is None else self._wrong_at
+        lasts = self._news.final or self._clock() - since >= SURE_S
         return self._news.state in DEFINITE and lasts
 
     def problem(self, waited_s: float) -> BrokerError:
@@ -138,19 +163,40 @@ class Line:
 
     def _connect(self) -> Dealer:
         broker = self.broker
-        return Dealer(broker.endpoint, key=broker.key, broker_key=broker.broker_key, retry_s=RETRY_S)
+        theirs = None if broker.broker_key is None else self.trust.key()
+        return Dealer(broker.endpoint, key=broker.key, broker_key=theirs, retry_s=RETRY_S)
 
     def _look(self, events: list[LinkEvent], now: float) -> bool:
         """Take what happened to the link; whether the dealer has given up and is closed."""
         for event in events:
+            if event.state is LinkState.WRONG_KEY:
+                self._wrong_key(event, now)
+                continue
+            begun = event.state in {LinkState.CONNECTING, LinkState.CONNECTED}
+            if begun and self._wrong_at is not None:
+                continue  # the same trouble, tried once more
             self._news, self._news_at = event, now
-            up = event.state is LinkState.READY
-            if up or event.state not in {LinkState.CONNECTING, LinkState.CONNECTED}:
-                self._tell(LinkNews(up, event.text))
-            if event.final and self._dealer is not None:
-                self._dealer.close()
-                self._dealer, self._remake_at = None, now + REMAKE_S
+            if not begun:
+                self._wrong_at = None
+                self._tell(LinkNews(event.state is LinkState.READY, event.text))
+            if event.state is LinkState.READY:
+                self.trust.linked()
+            if event.final:
+                self._remake(now + REMAKE_S)
         return self._dealer is None
+
+    def _wrong_key(self, event: LinkEvent, now: float) -> None:
+        """Go on with another key that is known, or with the same: its file may be mended meanwhile."""
+        if self._wrong_at is None:
+            self._news, self._news_at, self._wrong_at = event, now, now
+            self._tell(LinkNews(False, event.text))
+        other = self.trust.mismatch()
+        self._remake(now + (RETRY_S[0] if other else RETRY_S[1]))
+
+    def _remake(self, when: float) -> None:
+        if self._dealer is not None:
+            self._dealer.close()
+        self._dealer, self._remake_at = None, when
 
     def _tell(self, news: LinkNews) -> None:
         self.up = news.up
@@ -168,6 +214,8 @@ class Line:
             return
         if isinstance(message, Refused):
             self.refused = message
+        elif isinstance(message, NextKey):
+            self.trust.announced(message.public)
         if not isinstance(message, Answer):
             return
         for conversation in self._open:

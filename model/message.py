@@ -713,6 +713,13 @@ class Delta(_Answer, frozen=True, kw_only=True, tag="delta"):
     """Bindings that changed, whole; null: it is gone, it had ended."""
 
 
+class NextKey(_Answer, frozen=True, kw_only=True, tag="key.next"):
+    """Unasked, `id` is empty: the broker will have another key (`Welcome` and `Pulse` tell agents)."""
+
+    public: str
+    """Z85. To be kept beside the present one, and tried when that does not match any more."""
+
+
 class Lost(_Answer, frozen=True, kw_only=True, tag="lost"):
     """The stream ends: take a snapshot and watch again."""
 
@@ -851,6 +858,7 @@ Answer: TypeAlias = (
     | InventoryBodies
     | WatchBegin
     | Delta
+    | NextKey
     | Lost
     | Mine
     | BrokerStatus

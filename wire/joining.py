@@ -38,14 +38,26 @@ def join(put: Ask, token: Token, name: str, role: str, path: Path) -> None:
         raise KeyFileError(f"cannot join: {path} exists: this host has joined; move it away to join anew")
     pending = path.with_suffix(".joining")
     mine = _pending(pending, name, role, (name,) if role == "agent" else ())
-    try:
-        put(Join(id=_op_id(), name=name, public=mine.public.decode()), token.pair(), token.broker)
-    except (Denied, NoAnswer):
-        if not _accepted(put, mine, token.broker):
-            raise
-    _save_public(token.broker, path.with_name("broker.pub"))
+    broker = _enter(put, token, mine)
+    _save_public(broker, path.with_name("broker.pub"))
     pending.rename(path)
     _sync(path.parent)
+
+
+def _enter(put: Ask, token: Token, mine: KeyPair) -> bytes:
+    """Has the broker accept our key; which of the token's keys is the broker's."""
+    question = Join(id=_op_id(), name=mine.name, public=mine.public.decode())
+    for broker in filter(None, (token.broker, token.following)):
+        try:
+            put(question, token.pair(), broker)
+        except (Denied, NoAnswer) as failed:
+            wrong = isinstance(failed, NoAnswer) and failed.state is LinkState.WRONG_KEY
+            if wrong and broker != (token.following or token.broker):
+                continue  # made during a change of the broker's key, and used after it
+            if wrong or not _accepted(put, mine, broker):
+                raise
+        return broker
+    raise ValueError("internal error: a token without the broker's key")
 
 
 def rotate(put: Ask, path: Path, broker: bytes) -> KeyPair:

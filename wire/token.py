@@ -25,6 +25,8 @@ class Token(msgspec.Struct, frozen=True):
     """Z85."""
     broker: bytes
     """The broker's public key, Z85."""
+    following: bytes = b""
+    """The one that it will have soon, if it has announced one when the token was made."""
 
     def __repr__(self) -> str:
         """Without the secret."""
@@ -37,7 +39,8 @@ class Token(msgspec.Struct, frozen=True):
 
 def text_of(token: Token) -> str:
     """As one line."""
-    data = msgspec.msgpack.encode((token.name, token.secret.decode(), token.broker.decode()))
+    following = (token.following.decode(),) if token.following else ()
+    data = msgspec.msgpack.encode((token.name, token.secret.decode(), token.broker.decode(), *following))
     return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
@@ -48,9 +51,10 @@ def parse(text: str) -> Token:
         data = base64.urlsafe_b64decode(
             line.removeprefix(PREFIX) + "=" * (-len(line.removeprefix(PREFIX)) % 4)
         )
-        name, secret, broker = msgspec.msgpack.decode(data, type=tuple[str, str, str])
+        name, secret, *brokers = msgspec.msgpack.decode(data, type=list[str])
     except (binascii.Error, msgspec.DecodeError, ValueError):
-        name = secret = broker = ""
-    if not line.startswith(PREFIX) or not keys.is_public(secret) or not keys.is_public(broker):
+        name, secret, brokers = "", "", []
+    fit = len(brokers) in {1, 2} and all(keys.is_public(one) for one in (secret, *brokers))
+    if not line.startswith(PREFIX) or not fit:
         raise ValueError(f"this is no token: a token is one line that begins with {PREFIX}")
-    return Token(name, secret.encode(), broker.encode())
+    return Token(name, secret.encode(), *(one.encode() for one in brokers))

@@ -24,6 +24,12 @@ usage: {PROGRAM} BROKER --token FILE [--name NAME] [--timeout SECONDS] [--no-sta
 Makes this host's key, has the broker accept it, and writes where the broker is into /etc/xce/agent.yaml. The
 token is used up; the key's secret half never leaves this host. It may be repeated when it was broken off.
 exit status: 0 joined, 1 refused, 2 wrong usage or files, 3 the broker cannot be reached"""
+HINTS = {
+    "rejected by broker": "the token was used, has ended or was revoked: xce-broker token list",
+    "broker's key does not match": "the token is another broker's, or the broker's key was changed since it "
+    "was made: make a new one there with xce-broker token new",
+}
+"""By the state of the link: what to do about a broker that is there and takes no token."""
 KEYS = Path("/etc/xce/keys")
 UNIT = "xce-agent.service"
 PORT = 7400
@@ -69,7 +75,6 @@ def _token_text(path: str) -> str:
 def _join(endpoint: str, text: str, name: str, options: Options) -> int:
     from xce.wire import joining, token  # noqa: PLC0415 - not for a wrong usage
     from xce.wire.ask import Denied, NoAnswer  # noqa: PLC0415
-    from xce.wire.dealer import LinkState  # noqa: PLC0415
     from xce.wire.keys import KeyFileError  # noqa: PLC0415
 
     try:
@@ -82,14 +87,8 @@ def _join(endpoint: str, text: str, name: str, options: Options) -> int:
         output.fail(PROGRAM, f"{denied}\n  hint: {denied.hint}" if denied.hint else str(denied))
         return TROUBLE
     except NoAnswer as failed:
-        if failed.state is LinkState.REJECTED:
-            hint = (
-                "the token was used, has ended or was revoked, or is another broker's: xce-broker token list"
-            )
-            output.fail(PROGRAM, f"{failed}\n  hint: {hint}")
-            return TROUBLE
-        output.fail(PROGRAM, f"{failed}\n  hint: is it up?")
-        return NOT_RUNNING
+        output.fail(PROGRAM, f"{failed}\n  hint: {HINTS.get(failed.state, 'is it up?')}")
+        return TROUBLE if failed.state in HINTS else NOT_RUNNING
     print(f"{name} has joined {endpoint}")
     if options.has("--no-start") or not os.path.isdir("/run/systemd/system"):
         print(f"next: systemctl enable --now {UNIT}")

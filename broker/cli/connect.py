@@ -7,7 +7,6 @@ from pathlib import Path
 from xce.broker.cli.options import CONFIGURATION, UsageError
 from xce.broker.client import Broker, Client
 from xce.model.configuration import BrokerFile
-from xce.wire import keys
 
 
 def connect(options: argparse.Namespace) -> Client:
@@ -56,9 +55,7 @@ def _given(endpoint: str, options: argparse.Namespace) -> Broker:
         return Broker(endpoint)
     if not endpoint.startswith("tcp://"):
         raise UsageError(f"{endpoint!r} is no broker", "expected tcp://HOST:PORT or ipc://PATH")
-    mine = keys.load(options.key, secret=True)
-    theirs = keys.load(options.broker_key, secret=False)
-    return Broker(endpoint, mine, theirs.public)
+    return Broker.by_files(endpoint, options.key, options.broker_key)
 
 
 def _reachable(listen: str) -> str:

@@ -171,8 +171,9 @@ def _rotate(options: argparse.Namespace) -> int:
         pair = keys.new("broker", "broker")
         _save(pair, Path(f"{following}.key"), Path(f"{following}.pub"))
         print(f"{following}.key  is to be the broker's key. Next:")
-        print("  systemctl reload xce-broker      # it is announced to every agent that is linked")
+        print("  systemctl reload xce-broker      # it is announced to every agent and controller there is")
         print("  xce-broker hosts --problems      # hosts that are away have to be told by hand")
+        print("  xce-broker token list            # tokens from before end with the old key: make them anew")
         print("  xce-broker key rotate --finish   # after one heartbeat, at least")
         return GOOD
     if not any(Path(f"{following}.{kind}").exists() for kind in ("key", "pub")):

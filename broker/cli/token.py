@@ -95,10 +95,10 @@ def lifetime(text: str) -> float:
 def _new(options: argparse.Namespace) -> int:
     hosts = [part.strip() for part in options.hosts.split(",") if part.strip()]
     seconds = lifetime(options.lifetime)
-    broker = keys.load(options.broker_key, secret=False)
+    broker, following = keys.load(options.broker_key, secret=False).public, _following(options.broker_key)
     name = f"token-{secrets.token_hex(4)}"
     pair = keys.new(name, Role.JOINER)
-    text = token.text_of(Token(name, pair.secret, broker.public)) + "\n"
+    text = token.text_of(Token(name, pair.secret, broker, following)) + "\n"
     if options.out is not None:
         _write(options.out, text)
     with connect(options) as client:
@@ -120,6 +120,12 @@ def _new(options: argparse.Namespace) -> int:
         names = ",".join(hosts)
         print(f"{options.out}  mode 0600  {name}, for {options.role} {names}, revision {done.revision}")
     return GOOD
+
+
+def _following(broker_key: Path) -> bytes:
+    """The key that the broker is about to have: a token that is made now is good before and after."""
+    path = broker_key.with_name(f"{broker_key.stem}.next{broker_key.suffix}")
+    return keys.load(path, secret=False).public if path.exists() else b""
 
 
 def _write(path: Path, text: str) -> None:

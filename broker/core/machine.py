@@ -151,6 +151,8 @@ class Broker:
                 self._ingest(host, message.feeds, now)  # type: ignore[union-attr]
                 return self._effects() if self.state.out else _NOTHING
             kind = m.Report  # also for the codec's own kind of it
+        if self.state.next_key:
+            self.questions.tell_key(peer)
         if kind in peer.allowed:
             self._handlers[kind](peer, message, now)
         elif not peer.cut:
@@ -356,6 +358,11 @@ class Broker:
             self.state.out.append(self._audit(peer, message, "forbidden"))
 
     # ------------------------------------------------------------------------------------------- store
+
+    def announce(self, public: str) -> list[Effect]:
+        """Tell everybody of the key that we shall have soon; '' when none is to come."""
+        self.questions.announce(public)
+        return self._effects()
 
     def add_keys(self, keys: Sequence[facts.KeyAdded]) -> list[Effect]:
         """Take up keys from files, unless they are known or were revoked."""

@@ -30,6 +30,7 @@ class Peer:
         "scolded",
         "sequence",
         "since",
+        "told_key",
         "uid",
         "watches",
     )
@@ -55,6 +56,8 @@ class Peer:
         """When it was last asked to send everything; 0: everything has come since."""
         self.scolded = 0.0
         """When it was last told that it does something wrong."""
+        self.told_key = ""
+        """The broker's next key, as it has heard of it."""
         self.watches: dict[str, Watch] = {}
         self.cut = False
 

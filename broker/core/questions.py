@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from xce.broker.core import access
 from xce.broker.core.claims import Claims
 from xce.broker.core.effect import Backup, SendBytes
 from xce.broker.core.location import Location, View, unpacked
@@ -54,6 +55,19 @@ class Questions:
         """Snapshots that begin at the end of this turn."""
         self._owed: dict[Peer, list[m.Lost]] = {}
         """What peers that did not read are told when they do."""
+
+    def announce(self, public: str) -> None:
+        """The key that the broker will have soon, '' for none; agents hear it with each welcome and pulse."""
+        self.state.next_key = public
+        for peer in self.state.peers:
+            self.tell_key(peer)
+
+    def tell_key(self, peer: Peer) -> None:
+        """A reader hears once of the next key, before anything else."""
+        public = self.state.next_key
+        if public and peer.told_key != public and peer.key and peer.role in access.READERS:
+            peer.told_key = public
+            self.state.send(peer, m.NextKey(id="", public=public))
 
     def handlers(self) -> dict[type, Callable[[Peer, Any, float], None]]:
         """Message classes and who answers them."""

@@ -36,7 +36,7 @@ class State:
     ) -> None:
         self.config, self.site, self.journal, self.wall = config, site, journal, wall
         self.next_key = ""
-        """The public key that the broker will have soon; told to agents."""
+        """The public key that the broker will have soon: `Questions.announce`."""
         self.supply = SupplyMap()
         self.types = Types(site.types, journal.ledger.types)
         self.intake = Intake(self.supply, self.types)

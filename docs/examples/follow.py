@@ -15,7 +15,6 @@ from pathlib import Path
 from xce.broker.client import Broker, BrokerError, Changed, Client, Event, Fresh, LinkNews
 from xce.model.message import Delta, LocationChange, LocationView
 from xce.model.value import Absent, Reading
-from xce.wire import keys
 
 
 def main(arguments: list[str]) -> int:
@@ -24,9 +23,7 @@ def main(arguments: list[str]) -> int:
     broker = Broker(endpoint)
     if files:
         mine, theirs = files
-        broker = Broker(
-            endpoint, keys.load(Path(mine), secret=True), keys.load(Path(theirs), secret=False).public
-        )
+        broker = Broker.by_files(endpoint, Path(mine), Path(theirs))
     try:
         with Client(broker) as client:
             for event in client.watch():
