@@ -44,7 +44,7 @@ _TABLE = (
     _at_most("G7.redis", "the same against redis PUBLISH", 20, 4),
     _at_most("G8.1000", "broker CPU at 1,000 reports/s, against redis SET + PUBLISH", 2.5, 1.3),
     _at_most("G8.5000", "broker CPU at 5,000 reports/s, against redis SET + PUBLISH", 1.5, 1.0),
-    _at_most("G9", "broker CPU per report with CURVE over TCP, against a unix socket without", 1.4, 1.2),
+    _at_most("G9", "broker CPU per report with CURVE over TCP, against TCP without", 1.4, 1.2),
     _at_most("G10.mget", "snapshot of 500 hosts at the consumer, against redis MGET", 1.5, 0.8),
     _at_most("G10.hgetall", "snapshot of 500 hosts at the consumer, against redis HGETALL", 0.5, 0.2),
     _at_most("G11.build", "snapshot of 10,000 hosts: CPU of the broker to build it", 10, 1.5, "ms"),

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from bench.children import Child, connects, free_port, started, wait_for
+from bench.children import Child, connects, free_port, python, started, wait_for
 from xce.model.resource import ResourceType
 from xce.wire import keys
 
@@ -85,9 +85,10 @@ def existing_broker(directory: Path) -> Broker:
 
 
 @contextmanager
-def running(broker: Broker) -> Iterator[Child]:
-    """The broker's process, accepting connections."""
-    argv = command("xce.broker.cli", "run", "--config", str(broker.configuration))
+def running(broker: Broker, *, module: str = "") -> Iterator[Child]:
+    """The broker's process, accepting connections; `module`: another way in than its command."""
+    arguments = ("run", "--config", str(broker.configuration))
+    argv = python(module, *arguments) if module else command("xce.broker.cli", *arguments)
     with started(argv, broker.directory / "broker.log") as child:
         wait_for(lambda: connects(broker.local), child, "accepting")
         yield child

@@ -32,7 +32,7 @@ from xce.wire import codec
 from xce.wire.router import TURN, Router, Sent, Stranger
 from xce.wire.zap import Authenticator
 
-REST_MS = 3
+REST_MS = 5
 BUSY_PER_S, CROWDED_PER_S = 200, 30_000
 """Messages per second between which the loop rests between turns."""
 PACE_S = 0.05

@@ -1,7 +1,7 @@
 """The floor: a bare ZeroMQ ROUTER that decodes, finds what changed, merges, and sends one message of changes
 per turn. None of a broker's duties: handshake, sequence, epoch, types, digest, access, credit, time to live.
 
-    python -m bench.job.floor PATH     serves on ipc://PATH
+    python -m bench.job.floor PORT     serves on loopback
 """
 
 import gc
@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from bench.children import connects, python, started, wait_for
+from bench.children import connects, free_port, python, started, wait_for
 from bench.job.hub import Follower, Hub, Mirror, Send, Server, Values, decode_report
 from bench.job.shared import Job
 
@@ -31,15 +31,15 @@ _hosts = msgspec.msgpack.Decoder(dict[str, Values]).decode
 class Floor(Hub):
     """The same job with next to nothing around it."""
 
-    name, transport = "bare ROUTER", "unix socket"
+    name, transport = "bare ROUTER", "tcp"
 
     @contextmanager
     def serve(self, work: Path, job: Job) -> Iterator[Server]:
         """This module as a process."""
-        path = str(work / "floor.sock")
-        with started(python("bench.job.floor", path), work / "log") as child:
-            wait_for(lambda: connects(path), child, "accepting")
-            yield Server(child, path)
+        port = free_port()
+        with started(python("bench.job.floor", str(port)), work / "log") as child:
+            wait_for(lambda: connects(("127.0.0.1", port)), child, "accepting")
+            yield Server(child, str(port))
 
     def connect(self, job: Job) -> list[Send]:
         """One DEALER per host."""
@@ -73,21 +73,26 @@ class _Follower(Follower):
         return _hosts(self._questions.recv())
 
 
-def dealer(path: str) -> "zmq.Socket[bytes]":
+def endpoint(address: str) -> str:
+    """Of a unix socket path, or of a port on loopback."""
+    return f"tcp://127.0.0.1:{address}" if address.isdigit() else f"ipc://{address}"
+
+
+def dealer(address: str) -> "zmq.Socket[bytes]":
     """A client's socket, without bounds: the window of the job bounds it."""
     socket = CONTEXT.socket(zmq.DEALER)
     socket.linger = 0
     socket.sndhwm = socket.rcvhwm = 0
-    socket.connect(f"ipc://{path}")
+    socket.connect(endpoint(address))
     return socket
 
 
 class _Server:
-    def __init__(self, path: str) -> None:
+    def __init__(self, port: str) -> None:
         self._socket = CONTEXT.socket(zmq.ROUTER)
         self._socket.rcvhwm = self._socket.sndhwm = 0
         self._socket.backlog = 4096
-        self._socket.bind(f"ipc://{path}")
+        self._socket.bind(endpoint(port))
         self._hosts: dict[str, Values] = {}
         self._watcher = b""
         self._encode = msgspec.msgpack.Encoder().encode

@@ -6,7 +6,7 @@ from bench.job.hub import Hub
 from bench.job.mqtt import Mosquitto
 from bench.job.nats import Nats
 from bench.job.redis import Redis, RedisHash
-from bench.job.xce import Xce, XceCurve
+from bench.job.xce import Xce, XceCurve, XceTcp
 
-_ALL = (Xce(), XceCurve(), Floor(), Redis(), RedisHash(), Nats(), Mosquitto(), Etcd())
+_ALL = (Xce(), XceTcp(), XceCurve(), Floor(), Redis(), RedisHash(), Nats(), Mosquitto(), Etcd())
 HUBS: dict[str, Hub] = {hub.name: hub for hub in _ALL}

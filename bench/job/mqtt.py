@@ -1,4 +1,4 @@
-"""mosquitto: retained messages (MQTT 3.1.1) over a unix socket; what a relay in C reaches."""
+"""mosquitto: retained messages (MQTT 3.1.1) over loopback TCP; what a relay in C reaches."""
 
 import shutil
 import socket
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.children import connects, started, wait_for
+from bench.children import connects, free_port, started, wait_for
 from bench.job.hub import Follower, Hub, Mirror, Send, Server, Values, decode_report
 from bench.job.reports import host_name
 from bench.job.shared import Job
@@ -20,7 +20,7 @@ _PUBLISH = 3
 class Mosquitto(Hub):
     """The retained message of a topic is the newest report."""
 
-    name, transport = "mosquitto", "unix socket"
+    name, transport = "mosquitto", "tcp"
 
     def missing(self) -> str:
         """Whether it is installed."""
@@ -29,14 +29,14 @@ class Mosquitto(Hub):
     @contextmanager
     def serve(self, work: Path, job: Job) -> Iterator[Server]:
         """Unbounded queues, nothing on disk."""
-        path, configuration = str(work / "mqtt.sock"), work / "mosquitto.conf"
+        port, configuration = free_port(), work / "mosquitto.conf"
         configuration.write_text(
-            f"listener 0 {path}\nallow_anonymous true\npersistence false\n"
+            f"listener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n"
             f"max_queued_messages 0\nlog_type error\nuser root\n"
         )
         with started(["mosquitto", "-c", str(configuration)], work / "log") as child:
-            wait_for(lambda: connects(path), child, "accepting")
-            yield Server(child, path)
+            wait_for(lambda: connects(("127.0.0.1", port)), child, "accepting")
+            yield Server(child, str(port))
 
     def wrap(self, host: int, report: bytes) -> bytes:
         """QoS 0, retained."""

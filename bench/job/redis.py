@@ -1,4 +1,4 @@
-"""redis: SET or HSET for the newest report, PUBLISH for the stream, over a unix socket (RESP 2)."""
+"""redis: SET or HSET for the newest report, PUBLISH for the stream, over loopback TCP (RESP 2)."""
 
 import shutil
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from bench.children import connects, started, wait_for
+from bench.children import connects, free_port, started, wait_for
 from bench.job.hub import Follower, Hub, Mirror, Send, Server, decode_report
 from bench.job.reports import host_name
 from bench.job.shared import Job
@@ -21,7 +21,7 @@ _MINUS = 0x2D
 class Redis(Hub):
     """The newest report as one string, as who only passes it on would keep it."""
 
-    name, transport = "redis SET", "unix socket"
+    name, transport = "redis SET", "tcp"
 
     def missing(self) -> str:
         """Whether it is installed."""
@@ -30,11 +30,21 @@ class Redis(Hub):
     @contextmanager
     def serve(self, work: Path, job: Job) -> Iterator[Server]:
         """Memory only."""
-        path = str(work / "redis.sock")
-        argv = ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no"]
+        port = free_port()
+        argv = [
+            "redis-server",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ]
         with started([*argv, "--dir", str(work), "--maxclients", "5000"], work / "log") as child:
-            wait_for(lambda: connects(path), child, "accepting")
-            yield Server(child, path)
+            wait_for(lambda: connects(("127.0.0.1", port)), child, "accepting")
+            yield Server(child, str(port))
 
     def wrap(self, host: int, report: bytes) -> bytes:
         """Two commands in one write."""

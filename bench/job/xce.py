@@ -1,7 +1,7 @@
 """Our broker: hosts say hello as agents do and send ticks; the consumer is the client library's watcher.
 
-Over a unix socket, or with CURVE over loopback TCP. The hosts' ticks were encoded beforehand; their sequence,
-run, number and time are written in before each send.
+Over a unix socket, or over loopback TCP: with CURVE, or without beside peers that have no keys. The
+hosts' ticks were encoded beforehand; their sequence, run, number and time are written in before each send.
 """
 
 import functools
@@ -15,7 +15,7 @@ import zmq
 
 from bench import product
 from bench.job import reports
-from bench.job.floor import CONTEXT, dealer
+from bench.job.floor import CONTEXT, dealer, endpoint
 from bench.job.hub import Follower, Hub, Mirror, Send, Server
 from bench.job.reports import HEADS, RUN_MARK, SEQUENCE_MARK, Frame, host_name
 from bench.job.shared import Job
@@ -125,6 +125,21 @@ class Xce(Hub):
                 raise ConnectionError(f"the broker does not welcome a host: {answer}")
 
 
+class XceTcp(Xce):
+    """The broker over TCP without keys: as the peers are."""
+
+    name, transport = "xce-broker TCP", "tcp"
+
+    @contextmanager
+    def serve(self, work: Path, job: Job) -> Iterator[Server]:
+        """As its files say, by a way in of the bench."""
+        broker = product.new_broker(
+            work, hosts=[hosts_range(job)], types=reports.types(job.values), curve=True
+        )
+        with product.running(broker, module="bench.job.unlocked") as child:
+            yield Server(child, str(broker.port))
+
+
 class XceCurve(Xce):
     """The broker over TCP with keys."""
 
@@ -210,7 +225,7 @@ def _secured(job: Job, name: str) -> "zmq.Socket[bytes]":
 
 def _broker(job: Job) -> Broker:
     if not job.keys:
-        return Broker(f"ipc://{job.address}")
+        return Broker(endpoint(job.address))
     own, broker = _key_files(job, product.CONTROLLER_KEY)
     return Broker(f"tcp://127.0.0.1:{job.address}", own, broker)
 

@@ -16,7 +16,7 @@ _INGEST = ("G1", "G2", "G3.nats", "G3.etcd", "G4", "G5", "G6.200", "G6.20")
 _RATES = ("G7", "G7.redis", "G8.1000", "G8.5000")
 GOALS = (*_INGEST, *_RATES, "G9", "G10.mget", "G10.hgetall")
 
-PRODUCT, CURVE, WIDE, FLOOR = "xce-broker", "xce-broker CURVE", "xce-broker, 200 values", "bare ROUTER"
+PRODUCT, CURVE, WIDE, FLOOR = "xce-broker TCP", "xce-broker CURVE", "xce-broker, 200 values", "bare ROUTER"
 PEERS = ("redis SET", "redis HSET", "NATS KV", "mosquitto", "etcd")
 PHASES = (FLAT_OUT, 1000.0, 5000.0)
 _FLAT, _AT_1000, _AT_5000 = range(3)
