@@ -20,6 +20,9 @@ def of(**fields: object) -> Claims:
     return Claims(profiles={"p": Profile(**fields)})  # type: ignore[arg-type]
 
 
+DEVICE = "is a device: type, options and group are of file systems"
+
+
 def with_csi(**fields: object) -> Claims:
     volume = Volume(csi=CsiVolume(**{"plugin": "p", "id": "v1", **fields}))  # type: ignore[arg-type]
     return Claims(csi=Csi(plugins={"p": "/p.sock"}), profiles={"p": Profile(volumes={"v": volume})})
@@ -44,7 +47,8 @@ def test_the_defaults_are_good() -> None:
             "profiles.p.volumes.v.csi.plugin",
             "is none of csi.plugins, and there is no csi.registration folder",
         ),
-        (with_csi(id=""), "profiles.p.volumes.v.csi.id", "must have 1 to 128 bytes"),
+        (with_csi(id="v" * 129), "profiles.p.volumes.v.csi.id", "must have at most 128 bytes"),
+        (with_csi(block=True, group="7"), "profiles.p.volumes.v.csi.block", DEVICE),
         (with_csi(secrets="key"), "profiles.p.volumes.v.csi.secrets", "must be an absolute path"),
         (
             with_csi(context={"a": "b" * 4096}),
