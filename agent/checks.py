@@ -58,6 +58,7 @@ def all_checks(config_path: str) -> Iterator[tuple[str, Check]]:
         ("jobs", lambda: host_checks.jobs(settings)),
         ("device filters", lambda: host_checks.filters(settings)),
         ("mounts", lambda: host_checks.mounts(settings, pid)),
+        ("CSI", lambda: host_checks.csi(settings)),
         ("reporters' user", lambda: _user(settings)),
         ("programs", lambda: _programs(settings)),
         ("reporters", lambda: _reporters(settings)),

@@ -60,6 +60,8 @@ class _Fault(msgspec.Struct, frozen=True):
     """Why no claims are served; '' when they are."""
 
     words: str
+    csi: str = ""
+    """Why no volumes of CSI plugins are; '' when they are, or there are no plugins."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -83,7 +85,7 @@ class Claims:
         self.holdings = Holdings()
         self.ends = Ends()
         self.fault = "the journal of claims has not been read yet"
-        self.unseen = ""
+        self.csi_fault = self.unseen = ""
         """Why claims that mount something will fail; '' if they need not."""
         self.tell: Callable[[str, BindingReport], object] = lambda _name, _report: None
         """Hears of each binding that has become ready or has ended, once."""
@@ -193,8 +195,8 @@ class Claims:
                     self.holdings.serving = True
                     self.fault, self.unseen = "", began.unseen
                     self._changed()
-                case _Fault(words):
-                    self.fault = words
+                case _Fault(words, csi):
+                    self.fault, self.csi_fault = words, csi
                 case _Answer() as one:
                     one.give(one.found)
                 case (str() as binding, BindingReport() as report, str() as claim):
@@ -226,8 +228,9 @@ class Claims:
         """The next job; meanwhile what is under way goes on."""
         while True:
             try:
-                wait = executor.advance()
-                self._say(*(_told(executor, report) for report in executor.news()), _Fault(""))
+                wait = _sooner(executor.node.csi.turn(), executor.advance())
+                fault = _Fault("", csi=executor.node.csi.problem)
+                self._say(*(_told(executor, report) for report in executor.news()), fault)
             except Exception as error:  # noqa: BLE001 - a bug must not end the thread: releases would hang
                 self._say(_Fault(f"internal error: claims: {error!r}; please report it"))
                 wait = AGAIN_S
@@ -237,6 +240,10 @@ class Claims:
     def _say(self, *news: Any) -> None:
         self._outbox.extend(news)
         os.eventfd_write(self._event, 1)
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    return min((wait for wait in (one, other) if wait is not None), default=None)
 
 
 def _begin(executor: "Executor") -> Iterator[Any]:

@@ -316,6 +316,7 @@ class Daemon:
             "broker key": self.trust.fault,
             "claims": self.claims.fault if self.claims else "",
             "namespace": self.claims.unseen if self.claims else "",
+            "CSI": self.claims.csi_fault if self.claims else "",
         }
 
     def _internal_error(self, error: Exception, callback: Callable[..., object]) -> None:

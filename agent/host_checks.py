@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from xce.linux.cgroup import Cgroup
 from xce.model.configuration import AgentFile
 from xce.model.profile import Profile
 from xce.prepare import isolation, journal, local, names, ports
+from xce.prepare.csi.helper import PACKAGE
 from xce.prepare.group import PREFIX
 from xce.reporters import supervisor
 
@@ -153,6 +155,32 @@ def mounts(settings: AgentFile, agent_pid: int | None, outside: int = 1) -> Find
         f"mounts would not be visible outside: {who} has a mount namespace of its own",
         "start the agent by its unit; no unshare, no Private* or Protect* option in a drop-in",
     )
+
+
+def csi(settings: AgentFile) -> Findings:
+    """Whether volumes of CSI plugins can be had, where there are plugins."""
+    claims = settings.claims
+    if not claims.csi.plugins and not claims.csi.registration:
+        yield Finding("ok", "no CSI plugins")
+        return
+    if not os.access(claims.csi.helper, os.X_OK):
+        text = f"there is no {claims.csi.helper}: volumes of CSI plugins cannot be had"
+        yield Finding("problem", text, f"install {PACKAGE}, or set `claims.csi.helper`")
+        return
+    missing = [(f"plugin {name}", path) for name, path in claims.csi.plugins.items() if not _is_socket(path)]
+    if claims.csi.registration and not os.path.isdir(claims.csi.registration):
+        missing.append(("registration", claims.csi.registration))
+    for what, path in missing:
+        yield Finding("warning", f"{what}: there is no {path}", "start the plugin, or correct `claims.csi`")
+    if not missing:
+        yield Finding("ok", f"{len(claims.csi.plugins)} CSI plugins in agent.yaml; the helper is there")
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _sharing(pid: str, directory: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket as sockets
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,6 +15,12 @@ from xce.model.csi import Outcome
 
 ASKS = 1024
 """Calls that wait or are made; more are answered as never sent."""
+
+
+async def serve(ours: sockets.socket) -> None:
+    """The agent at the other end of this socket, until end of file."""
+    reader, writer = await asyncio.open_connection(sock=ours, limit=csi.FRAME_BYTES + 4)
+    await Server(reader, writer).run()
 
 
 class Server:

@@ -16,6 +16,7 @@ _CLOSE_RANGE = ctypes.c_long(436)
 """Its number is the same on every architecture. Made once: it is called before every start of a process."""
 _LAST, _CLOEXEC = ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(CLOSE_RANGE_CLOEXEC)
 
+PR_SET_DUMPABLE = 4
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h."""
 MNT_DETACH, UMOUNT_NOFOLLOW = 0x2, 0x8
@@ -46,6 +47,11 @@ def call(number: int, *arguments: object, path: str | bytes | None = None) -> in
 def umount2(path: str, flags: int) -> None:
     """Take the topmost mount off `path`: umount2(2)."""
     _checked(_libc.umount2(os.fsencode(path), ctypes.c_int(flags)), path)
+
+
+def leave_no_core() -> None:
+    """What is in this process's memory goes to no disk, and to no other user: prctl(2), PR_SET_DUMPABLE."""
+    _checked(_libc.prctl(ctypes.c_int(PR_SET_DUMPABLE), *[ctypes.c_ulong(0)] * 4))
 
 
 def end_with_parent() -> None:

@@ -4,5 +4,5 @@ Everything here is pure: no I/O, no clock, no randomness. Structs are frozen and
 state machines are tables (`model/transition.py`). Imports: msgspec, and PyYAML in `document.py` alone.
 """
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 """Of all of XCE; pyproject.toml says the same."""

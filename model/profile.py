@@ -155,6 +155,8 @@ class Csi(_Section, frozen=True, kw_only=True):
     """Their sockets, by the name that volumes use."""
     registration: str = ""
     """Folder where plugins' registrars put their sockets; '' for none."""
+    helper: str = "/usr/bin/xce-csi-node-helper"
+    """The program that speaks to them, of the package xce-csi-node-helper."""
 
 
 class Claims(_Section, frozen=True, kw_only=True):
@@ -226,7 +228,8 @@ def problems(claims: Claims) -> dict[str, str]:
     if not claims.directory:
         found["directory"] = "must be an absolute path"
     sockets = {f"csi.plugins.{name}": path for name, path in claims.csi.plugins.items()}
-    for key, path in {**sockets, "csi.registration": claims.csi.registration or "/"}.items():
+    folders = {"csi.registration": claims.csi.registration or "/", "csi.helper": claims.csi.helper}
+    for key, path in {**sockets, **folders}.items():
         if not path.startswith("/"):
             found[key] = "must be an absolute path"
     for name, profile in claims.profiles.items():

@@ -49,13 +49,17 @@ def node(
         visible=invisible(settings.directory, seen_by),
         errands=Errands(time.monotonic, settings.remote_s, home=settings.directory),
         find_user=find_user,
-        csi=HelperClient(
-            csi.Plugins(sockets=settings.csi.plugins, registration=settings.csi.registration), time.monotonic
-        ),
+        csi=helper(settings),
         clock=time.monotonic,
         wall=wall,
         mark=mark,
     )
+
+
+def helper(settings: Claims) -> HelperClient:
+    """The client of the helper for CSI plugins; nothing is started yet."""
+    plugins = csi.Plugins(sockets=settings.csi.plugins, registration=settings.csi.registration)
+    return HelperClient(plugins, time.monotonic, program=settings.csi.helper)
 
 
 def groups(settings: Claims) -> Cgroup:

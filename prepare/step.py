@@ -247,6 +247,12 @@ class Isolation(NamedTuple):
 class CsiCalls(Protocol):
     """The CSI helper. Nothing here waits."""
 
+    problem: str
+    """Why there is none; '' if there is, or nobody needed it yet."""
+
+    def turn(self) -> float | None:
+        """To be called regularly: in how many seconds again; None: never."""
+
     def seen(self, plugin: str, /) -> csi.Seen | None:
         """A plugin as it was last seen."""
 

@@ -15,6 +15,7 @@ from xce.model import csi
 from xce.model.configuration import AgentFile
 from xce.model.csi import NodeAbility, Outcome
 from xce.model.profile import Claims
+from xce.prepare import local
 from xce.prepare.csi import paths
 from xce.prepare.csi.helper import HelperClient
 
@@ -46,9 +47,7 @@ def run(argv: Sequence[str]) -> int:
     if len(names) != _ARGUMENTS.get(verb, -1):
         raise UsageError(f"expected a verb and its arguments\n{USAGE_TEXT}")
     claims = settings.read(options.get("--config"), AgentFile).claims
-    helper = HelperClient(
-        csi.Plugins(sockets=claims.csi.plugins, registration=claims.csi.registration), time.monotonic
-    )
+    helper = local.helper(claims)
     try:
         if verb == "list":
             return _list(helper, claims, as_json=options.has("--json"))
@@ -72,12 +71,18 @@ def _list(helper: HelperClient, claims: Claims, *, as_json: bool) -> int:
     began = time.monotonic()
 
     def all_heard() -> bool | None:
+        helper.turn()
         seen = {one.plugin for one in helper.plugins() if one.asked or one.problem}
+        if helper.problem:
+            return True
         settled = not claims.csi.registration or time.monotonic() - began > _PATIENCE_S / 2
         return True if settled and set(claims.csi.plugins) <= seen else None
 
     _until(all_heard)
     found = helper.plugins()
+    if helper.problem:
+        output.fail(PROGRAM, f"cannot ask the plugins: {helper.problem}")
+        return TROUBLE
     if as_json:
         output.print_json(msgspec.to_builtins(found))
     elif found:

@@ -1,8 +1,9 @@
 """`xce-agent removal`: may the agent's package be removed now? The package asks before it goes.
 
 It says no while anything of a job is on this host: a claim in the journal, a process in the jobs' control
-groups, a mount below the agent's directories. Where it is forced, what was mounted for claims is unmounted
-first, unless it is in use. Nothing is ever deleted here.
+groups, a mount below the agent's directories. The CSI helper's package asks for volumes of plugins alone.
+Where it is forced, what was mounted for claims is unmounted first, unless it is in use. Nothing is ever
+deleted here.
 """
 
 import os
@@ -15,13 +16,16 @@ from xce.linux.cgroup import Cgroup
 from xce.linux.mountinfo import Mount
 from xce.model.configuration import AgentFile
 from xce.prepare import journal
+from xce.prepare.csi.paths import FOLDER as CSI
 from xce.prepare.local import HOLDER, JOBS
 
 SUMMARY = "may this agent be removed? no, while anything of a job is on the host"
 PROGRAM = "xce-agent removal"
 FORCE = "XCE_FORCE_REMOVAL"
 USAGE_TEXT = f"""\
-usage: {PROGRAM} [--config FILE]
+usage: {PROGRAM} [--csi] [--config FILE]
+
+  --csi  may the CSI helper be removed? no, while a volume of a plugin is mounted here
 
 The package asks this before it is removed. With {FORCE}=1 in the environment, what is mounted for
 claims is unmounted first, unless somebody uses it, and the answer is yes whatever is there: jobs then go on
@@ -34,15 +38,19 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    options = Options(argv, values=["--config"])
+    options = Options(argv, flags=["--csi"], values=["--config"])
     if options.arguments:
         raise UsageError(f"cannot understand {options.arguments[0]!r}")
     agent = settings.read(options.get("--config"), AgentFile)
-    if forced := os.environ.get(FORCE) == "1":
+    forced = os.environ.get(FORCE) == "1"
+    if forced and not options.has("--csi"):
         unmount(agent.claims.directory)
     table = mountinfo.read()
-    directories = (agent.state_directory, agent.run_directory, agent.claims.directory, "/run/xce")
-    left = [*claims(agent.state_directory), *processes(table), *mounts(table, directories)]
+    if options.has("--csi"):
+        left = [*mounts(table, [f"{agent.claims.directory}/{CSI}"])]
+    else:
+        directories = (agent.state_directory, agent.run_directory, agent.claims.directory, "/run/xce")
+        left = [*claims(agent.state_directory), *processes(table), *mounts(table, directories)]
     for line in left:
         output.fail(PROGRAM, line)
     if not left:

@@ -16,6 +16,7 @@ from bench import machine
 from bench.children import ROOT, ChildFailed, say, started, wait_for
 from bench.figures import Cell, Result, figure
 from bench.suite import Lines, Options, without_verdict
+from tests.csi_node_helper.world import program
 from xce.model import csi
 from xce.prepare.csi.helper import HelperClient
 
@@ -52,7 +53,7 @@ def _measure(options: Options, work: Path, socket: str) -> Lines:
     size: list[float] = []
     start: list[float] = []
     for number in range(options.repetitions):
-        client = HelperClient(csi.Plugins(sockets={"p": socket}), time.monotonic)
+        client = HelperClient(csi.Plugins(sockets={"p": socket}), time.monotonic, program=program(work))
         try:
             began = time.monotonic()
             _answer(client)

@@ -21,6 +21,7 @@ from xce.agent import cli as agent_cli
 from xce.agent import reporter_cli
 from xce.agent.cli import reporter as agent_reporters
 from xce.broker import cli as broker_cli
+from xce.csi_node_helper import main as csi_helper
 from xce.model import configuration as files
 from xce.model.schema import words
 
@@ -35,7 +36,7 @@ PROGRAMS: dict[str, tuple[str, str, tuple[str, ...], str, tuple[str, ...]]] = {
         "The agent of one host. It runs the reporters of /etc/xce/reporters.d and keeps the broker's copy of "
         "their values true, finds its devices, and prepares its claims. Most commands ask the running agent "
         "at its local socket, which XCE_AGENT_SOCKET may name.",
-        ("xce-agent.yaml 5", "xce-reporter 7", "xce-broker 8"),
+        ("xce-agent.yaml 5", "xce-reporter 7", "xce-broker 8", "xce-csi-node-helper 8"),
     ),
     "xce-reporter": (
         "xce.agent.external",
@@ -67,6 +68,7 @@ FILES: dict[str, tuple[str, type[Any], str]] = {
 def render() -> dict[str, str]:
     """All pages, and the completions."""
     pages = {f"man/{program}.8": program_page(program) for program in PROGRAMS}
+    pages["man/xce-csi-node-helper.8"] = helper_page()
     pages |= {f"man/{name}.5": file_page(name) for name in FILES}
     return pages | {
         "../packaging/completion/xce.bash": bash_completion(),
@@ -98,6 +100,23 @@ def program_page(program: str) -> str:
             lines += [".Pp", f".Sy {title}"] if title else []
             lines += [".Bd -literal", *(_escape(row) for row in text.splitlines()), ".Ed"]
     lines += [".Sh SEE ALSO", *_references(also)]
+    return "\n".join([*lines, ""])
+
+
+def helper_page() -> str:
+    """The program that nobody starts by hand: its own help is all that there is to say."""
+    lines = [
+        *_head(csi_helper.PROGRAM, 8, "speak CSI to the node plugins of vendors"),
+        ".Sh SYNOPSIS",
+        ".Nm",
+        ".Op Fl -version",
+        ".Sh DESCRIPTION",
+        ".Bd -literal",
+        *(_escape(row) for row in csi_helper.HELP.splitlines()),
+        ".Ed",
+        ".Sh SEE ALSO",
+        *_references(("xce-agent 8", "xce-agent.yaml 5")),
+    ]
     return "\n".join([*lines, ""])
 
 

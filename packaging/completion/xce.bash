@@ -14,7 +14,7 @@ _xce() {
         xce-agent/doctor) words='--json --config' ;;
         xce-agent/join) words='--token --name --timeout --no-start' ;;
         xce-agent/key) words='--config --timeout' ;;
-        xce-agent/removal) words='--config' ;;
+        xce-agent/removal) words='--csi --config' ;;
         xce-reporter/run) words='--config' ;;
         xce-reporter/status) words='--json --watch --socket --config' ;;
         xce-reporter/replay) words='--speed --loop --help' ;;

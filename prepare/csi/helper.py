@@ -1,4 +1,4 @@
-"""The CSI helper as its parent sees it: started when first needed, asked without waiting, started again.
+"""The CSI helper as its parent sees it: started when there are plugins, asked without waiting, started again.
 
 `HelperClient` is for one thread, and never blocks: `ask` gives the answer, or None to be asked again. A call
 is known by its key; another call under the same key takes its place, and nobody waits for the answer to the
@@ -9,8 +9,7 @@ import contextlib
 import os
 import signal
 import socket
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
@@ -18,13 +17,16 @@ from xce.linux import spawn
 from xce.model import csi
 from xce.model.csi import Backoff, Outcome
 
-PROGRAM = (sys.executable, "-m", "xce.csi_node_helper.main")
+PACKAGE = "xce-csi-node-helper"
+"""What to install where the program is missing."""
+_TURN_S = 1.0
 _RESTART = Backoff(0.5, 30)
 _SETTLED_S = 60.0
 """A helper that has lived so long did not fail at its start."""
 _READ = 1 << 16
 _WRITE_S = 2.0
 _SOCKET = 3
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 
 
 class _Pending(msgspec.Struct):
@@ -34,11 +36,9 @@ class _Pending(msgspec.Struct):
 
 
 class HelperClient:
-    """The helper, and the plugins that it has seen."""
+    """The helper, and the plugins that it has seen. `program`: the path of what is started."""
 
-    def __init__(
-        self, plugins: csi.Plugins, clock: Callable[[], float], *, program: Sequence[str] = PROGRAM
-    ) -> None:
+    def __init__(self, plugins: csi.Plugins, clock: Callable[[], float], *, program: str) -> None:
         self._plugins, self._clock, self._program = plugins, clock, program
         self._decoder: msgspec.json.Decoder[csi.FromHelper] = msgspec.json.Decoder(csi.FromHelper)
         self._socket: socket.socket | None = None
@@ -52,6 +52,24 @@ class HelperClient:
         self.pid: int | None = None
         self.problem = ""
         """Why there is no helper; '' if there is one, or nobody needed it yet."""
+
+    def turn(self) -> float | None:
+        """Start it where there is something for it to do, and take in what it has said of plugins.
+
+        In how many seconds to be called again; None: never, as there are no plugins here.
+        """
+        if not self._plugins.sockets and not self._plugins.registration:
+            return None
+        if self._socket is not None or self._plugins.sockets or self._registrar():
+            self._ready()
+        return _TURN_S
+
+    def _registrar(self) -> bool:
+        """Whether a plugin wants to register: until then the helper's memory is saved."""
+        try:
+            return any(name.endswith(".sock") for name in os.listdir(self._plugins.registration))
+        except OSError:
+            return False
 
     # ---------------------------------------------------------------------------------------------- asking
 
@@ -87,11 +105,13 @@ class HelperClient:
         """A plugin as the helper saw it last; None if it has not said anything of it."""
         self._ready()
         self.poll()
-        return self._seen.get(plugin)
+        seen = self._seen.get(plugin)
+        if seen is None and self.problem:
+            return csi.Seen(plugin=plugin, socket="", problem=self.problem)
+        return seen
 
     def plugins(self) -> list[csi.Seen]:
         """All plugins that were seen, by name."""
-        self._ready()
         self.poll()
         return [self._seen[name] for name in sorted(self._seen)]
 
@@ -126,12 +146,13 @@ class HelperClient:
             return False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            environment = {"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8"}
-            child = spawn.spawn(list(self._program), environment, fds={_SOCKET: theirs.fileno()})
-            self._handle, self.pid = os.pidfd_open(child.pid), child.pid
+            child = spawn.spawn([self._program], _ENVIRONMENT, fds={_SOCKET: theirs.fileno()})
+            self._handle, self.pid = spawn.handle(child), child.pid
         except OSError as error:
             ours.close()
-            self._later(f"it cannot be started: {error.strerror}")
+            missing = isinstance(error, FileNotFoundError) and not os.path.exists(self._program)
+            why = f"install {PACKAGE}" if missing else "agent.yaml: claims.csi.helper"
+            self._later(f"cannot start {self._program}: {error.strerror} ({why})")
             return False
         finally:
             theirs.close()

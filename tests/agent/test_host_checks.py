@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.fakes.nvml.stand_in import StandIn
@@ -204,3 +205,19 @@ def test_nvidias_library_is_asked_where_there_are_cards(
     missing = AgentFile(discovery=Discovery(root=str(tmp_path), library="/nonexistent/libnvidia-ml.so.1"))
     (gone,) = host_checks.library(missing)
     assert "cannot be used" in gone.text
+
+
+def test_csi_is_looked_at_where_there_are_plugins(tmp_path: Path) -> None:
+    def found(helper: str, **csi: object) -> list[Finding]:
+        claims = msgspec.convert({"csi": {"helper": helper, **csi}}, Claims)
+        return list(host_checks.csi(AgentFile(claims=claims)))
+
+    assert levels(found("/nowhere")) == ["ok"], "nobody needs it"
+    (missing,) = found("/nowhere", registration=str(tmp_path))
+    assert (missing.level, missing.advice.split(",")[0]) == ("problem", "install xce-csi-node-helper")
+    assert levels(found("/bin/true", registration=str(tmp_path))) == ["ok"]
+    gone = found("/bin/true", plugins={"a": str(tmp_path / "a.sock")}, registration=str(tmp_path / "none"))
+    assert [(one.level, one.text.split(":")[0]) for one in gone] == [
+        ("warning", "plugin a"),
+        ("warning", "registration"),
+    ]

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.root
 def config(world: World, plugins: dict[str, str]) -> str:
     path = world.folder / "agent.yaml"
     lines = "".join(f"\n      {name}: {socket}" for name, socket in plugins.items())
-    path.write_text(f"claims:\n  directory: {world.folder}/run\n  csi:\n    plugins:{lines or ' {}'}\n")
+    path.write_text(
+        f"claims:\n  directory: {world.folder}/run\n  csi:\n    helper: {world.program}\n"
+        f"    plugins:{lines or ' {}'}\n"
+    )
     return str(path)
 
 

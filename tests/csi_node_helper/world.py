@@ -23,6 +23,21 @@ CAPABILITY = csi.Capability(mode=5)
 PATIENCE_S = 15.0
 
 
+def program(folder: Path) -> str:
+    """The helper as a program of its own, as packages have it: a path is all that its parent knows."""
+    path = folder / "xce-csi-node-helper"
+    lines = (
+        f"#!{sys.executable}",
+        "import sys",
+        f"sys.path.insert(0, {str(tree.ROOT)!r})",
+        "from xce.csi_node_helper.main import main",
+        "sys.exit(main())",
+    )
+    path.write_text("\n".join([*lines, ""]))
+    path.chmod(0o755)
+    return str(path)
+
+
 def until(what: str, look: Callable[[], Any]) -> Any:
     """What `look` gives once it is something."""
     end = time.monotonic() + PATIENCE_S
@@ -103,7 +118,8 @@ class World:
         self.folder = folder
         self.plugin = Plugin(folder / "plugin")
         self.plugins = csi.Plugins(sockets={"fake": self.plugin.socket})
-        self.client = HelperClient(self.plugins, time.monotonic)
+        self.program = program(folder)
+        self.client = HelperClient(self.plugins, time.monotonic, program=self.program)
 
     def call(
         self, call: csi.Call, *, key: str = "k", plugin: str = "fake", s: float | None = None

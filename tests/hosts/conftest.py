@@ -11,8 +11,11 @@ import pytest
 from tests.hosts import box
 from tests.hosts.box import Host
 from tests.project import tree
+from xce.model import VERSION
 
-NEXT = "0.1.1"
+NOW, NEXT = VERSION, "0.2.1"
+OLDER = "0.1.9"
+"""Of the layout before 0.2.0, with no package for the CSI helper."""
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +53,25 @@ def build(source: Path, cache: Path, into: Path, *, version: str = "") -> None:
 
 
 @pytest.fixture(scope="session")
+def older(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Packages of the layout before 0.2.0: the same files, the CSI helper's in the two that had them."""
+    folder = packages / "older"
+    if folder.is_dir():
+        return folder
+    copy = tree.copy_to(tmp_path_factory.mktemp("older") / "tree")
+    spec = copy / "packaging/rpm/xce.spec"
+    text = spec.read_text()
+    for now in ("Recommends:", "Obsoletes:", " -f libs.files", "%files csi-node-helper -f csi.files\n"):
+        assert now in text, now
+        text = text.replace(now, "# " if now.endswith(":") else "")
+    for begin, end in (("%package csi-node-helper", "%prep"), ("%preun csi-node-helper", "%pre broker")):
+        text = text[: text.index(begin)] + text[text.index(end) :]
+    spec.write_text(text)
+    build(copy, Path(os.environ.get("XCE_RPM_CACHE", "/var/tmp/xce-rpm")), folder, version=OLDER)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def base() -> Path:
     """The tree that hosts are booted from."""
     return box.base()
@@ -63,15 +85,17 @@ def host(base: Path, packages: Path, tmp_path: Path) -> Iterator[Host]:
 
 
 @pytest.fixture(scope="session")
-def repository(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Repositories for dnf: `now/`, with what the distribution would give us, and `next/`."""
+def repository(packages: Path, older: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Repositories for dnf: `now/`, with what the distribution would give us, `next/` and `older/`."""
     folder = tmp_path_factory.mktemp("repository")
-    for name, source in (("now", packages), ("next", packages / "next")):
+    for name, source in (("now", packages), ("next", packages / "next"), ("older", older)):
         (folder / name).mkdir()
         for path in source.glob("*.rpm"):
             shutil.copy(path, folder / name)
     _distribution(sorted((folder / "now").glob("*.rpm")), folder / "now")
-    for name in ("now", "next"):
+    for path in folder.glob("now/**/distribution*.rpm"):
+        shutil.copy(path, folder / "older")
+    for name in ("now", "next", "older"):
         try:
             done = subprocess.run(
                 ["createrepo_c", "-q", str(folder / name)], capture_output=True, text=True, check=False

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.box import Host
-from tests.hosts.conftest import NEXT
+from tests.hosts.conftest import NEXT, NOW, OLDER
 from tests.hosts.test_packages import alive, available, job_of, serve
 from tests.project import tree
 
@@ -14,9 +14,9 @@ pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def debs(packages: Path) -> None:
+def debs(packages: Path, older: Path) -> None:
     """Beside the RPM packages that they are made of."""
-    for folder in (packages, packages / "next"):
+    for folder in (packages, packages / "next", older):
         command = [str(tree.ROOT / "packaging/deb/build"), str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
@@ -47,7 +47,19 @@ def test_a_debian_host_is_served_upgraded_and_freed(host: Host) -> None:
     assert host.run("xce-agent", "status").returncode == 0, "nothing has been stopped"
     host.must("kill", str(pid))
     host.until(lambda: host.run("xce-agent", "removal").returncode == 0, "to be free")
-    dpkg(host, "-r", "xce-agent", "xce-broker", "xce-libs")
+    dpkg(host, "-r", "xce-agent", "xce-broker", "xce-csi-node-helper", "xce-libs")
     assert host.run("systemctl", "is-active", "xce-agent").stdout.strip() == "inactive"
     assert "127.0.0.1" in host.read("/etc/xce/agent.yaml")
     assert host.run("test", "-e", "/usr/lib/xce/site").returncode != 0
+
+
+def test_the_helpers_files_move_to_its_own_package_and_back(host: Host) -> None:
+    dpkg(host, "-i", "/packages/older/*.deb")
+    dpkg(host, "-i", "/packages/*.deb")
+    assert NOW in host.must("xce-csi-node-helper", "--version")
+    assert "xce-csi-node-helper:" in host.must("dpkg", "-S", "/usr/lib/xce/site/grpclib")
+    dpkg(host, "-r", "xce-csi-node-helper")
+    host.must("xce-agent", "--help")
+    assert host.run("test", "-e", "/usr/lib/xce/site/grpclib").returncode != 0
+    dpkg(host, "-i", "/packages/older/*.deb")
+    assert OLDER in host.must("xce-csi-node-helper", "--version")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.box import Host
-from tests.hosts.conftest import NEXT
+from tests.hosts.conftest import NEXT, NOW, OLDER
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
 
@@ -20,7 +20,13 @@ name=XCE next
 baseurl=file:///repository/next
 gpgcheck=0
 enabled=0
+[xce-older]
+name=XCE before the helper had a package
+baseurl=file:///repository/older
+gpgcheck=0
+enabled=0
 """
+HELPER = "xce-csi-node-helper"
 
 
 @pytest.fixture
@@ -41,9 +47,58 @@ def version(host: Host, package: str = "xce-agent") -> str:
     return host.run("rpm", "-q", "--qf", "%{VERSION}", package).stdout
 
 
+def has(host: Host, package: str) -> bool:
+    return host.run("rpm", "-q", package).returncode == 0
+
+
+def test_the_csi_helper_comes_with_the_agent_unless_weak_dependencies_are_off(site: Host) -> None:
+    dnf(site, "install", "xce-agent")
+    assert not has(site, HELPER)
+    site.must("xce-agent", "--help")
+    site.write("/etc/xce/agent.yaml", "claims: {csi: {plugins: {p: /run/p.sock}}}\n")
+    assert f"install {HELPER}" in site.run("xce-agent", "doctor").stdout
+    assert f"install {HELPER}" in site.run("xce-agent", "csi", "list").stderr
+    site.must("dnf", "-y", "-q", "install", HELPER)
+    assert f"{HELPER} {NOW} (grpclib " in site.must(HELPER, "--version")
+    assert "there is no socket /run/p.sock" in site.run("xce-agent", "csi", "list").stdout
+    by_hand = site.run(HELPER)
+    assert (by_hand.returncode, "xce-agent starts it" in by_hand.stderr) == (2, True)
+    dnf(site, "remove", HELPER)
+    site.must("dnf", "-y", "-q", "reinstall", "xce-agent")
+    assert not has(site, HELPER)
+    dnf(site, "remove", "xce-agent")
+    site.must("dnf", "-y", "-q", "install", "xce-agent")
+    assert has(site, HELPER)
+
+
+def test_the_csi_helper_is_not_removed_under_a_volume(site: Host) -> None:
+    dnf(site, "install", "xce-agent", HELPER)
+    site.must("mkdir", "-p", "/run/xce-claims/.csi/p/x/v")
+    site.must("mount", "-t", "tmpfs", "volume", "/run/xce-claims/.csi/p/x/v")
+    refused = site.run("dnf", "-y", "remove", HELPER)
+    assert "volume is mounted at /run/xce-claims/.csi/p/x/v" in refused.stdout + refused.stderr
+    assert has(site, HELPER)
+    site.must("umount", "/run/xce-claims/.csi/p/x/v")
+    dnf(site, "remove", HELPER)
+
+
+def test_an_upgrade_from_before_the_helper_had_a_package_brings_it_and_goes_back(site: Host) -> None:
+    older = ("--disablerepo=xce", "--enablerepo=xce-older")
+    dnf(site, *older, "install", "xce-agent", "distribution")
+    assert (version(site), has(site, HELPER)) == (OLDER, False)
+    dnf(site, "upgrade")
+    assert (version(site), version(site, HELPER)) == (NOW, NOW)
+    site.must(HELPER, "--version")
+    assert site.run("rpm", "-V", "xce-libs", "xce-agent", HELPER).stdout == ""
+    dnf(site, *older, "--allowerasing", "downgrade", f"xce-agent-{OLDER}", f"xce-libs-{OLDER}")
+    assert (version(site), has(site, HELPER)) == (OLDER, False)
+    assert site.run("rpm", "-V", "xce-libs", "xce-agent").stdout == ""
+    site.must(HELPER, "--version")
+
+
 def test_dnf_installs_upgrades_downgrades_and_removes(site: Host) -> None:
     dnf(site, "install", "xce-broker", "xce-agent")
-    assert version(site, "xce-libs") == version(site, "xce-broker") == "0.1.0"
+    assert version(site, "xce-libs") == version(site, "xce-broker") == NOW
     site.must("xce-broker", "key", "new", "broker")
     site.write("/etc/xce/hosts.yaml", "hosts:\n  - name: h1\n")
     site.must("systemctl", "start", "xce-broker")
@@ -57,8 +112,9 @@ def test_dnf_installs_upgrades_downgrades_and_removes(site: Host) -> None:
     dnf(site, "--enablerepo=xce-next", "upgrade")
     assert version(site) == version(site, "xce-libs") == NEXT
     site.until(lambda: NEXT in site.run("xce-agent", "status").stdout, "to run the new version")
-    dnf(site, "--enablerepo=xce-next", "downgrade", "xce-agent-0.1.0", "xce-broker-0.1.0", "xce-libs-0.1.0")
-    assert version(site) == "0.1.0"
+    back = [f"{package}-{NOW}" for package in ("xce-agent", "xce-broker", "xce-libs")]
+    dnf(site, "--enablerepo=xce-next", "downgrade", *back)
+    assert version(site) == NOW
     site.until(lambda: site.run(*available).returncode == 0, "to be available")
     assert "Traceback" not in site.journal("xce-*")
 
@@ -79,8 +135,8 @@ def test_dnf_leaves_the_agent_while_a_job_runs(site: Host) -> None:
     site.must("sh", "-c", script)
     refused = site.run("dnf", "-y", "remove", "xce-agent")
     assert "job job1 runs: 1 processes" in refused.stdout + refused.stderr
-    assert version(site) == "0.1.0"
-    assert version(site, "xce-libs") == "0.1.0", "dnf takes what nobody needs any more, and this is needed"
+    assert version(site) == NOW
+    assert version(site, "xce-libs") == NOW, "dnf takes what nobody needs any more, and this is needed"
     assert site.run("xce-agent", "removal").returncode == 1
     site.must("sh", "-c", "kill $(cat /sys/fs/cgroup/xce.slice/xce-jobs.service/job1/cgroup.procs)")
     site.until(lambda: site.run("xce-agent", "removal").returncode == 0, "to be free")

@@ -1,15 +1,20 @@
 """The packages on a real systemd host: installed, started, upgraded, crashed, taken back and removed."""
 
 import json
+import shutil
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.hosts.box import Host
 from tests.hosts.conftest import NEXT
+from tests.project import tree
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
 
+PACKAGES = ("xce-libs", "xce-agent", "xce-broker", "xce-csi-node-helper")
 RPM = ("rpm", "--dbpath", "/var/lib/rpm")
 
 
@@ -74,7 +79,7 @@ def test_a_fresh_host_is_served_after_install_and_key(host: Host) -> None:
     assert host.unit("xce-broker", "User", "NRestarts") == {"User": "xce-broker", "NRestarts": "0"}
     assert "Traceback" not in host.journal("xce-*")
     # Only what was changed by hand differs from what was installed.
-    changed = host.run(*RPM, "-V", "--nodeps", "xce-libs", "xce-agent", "xce-broker").stdout.split("\n")
+    changed = host.run(*RPM, "-V", "--nodeps", *PACKAGES).stdout.split("\n")
     assert {line.split()[-1] for line in changed if line} == {"/etc/xce/agent.yaml", "/etc/xce/hosts.yaml"}
 
 
@@ -186,6 +191,17 @@ def test_the_packages_demand_the_minor_version_of_python_that_they_were_built_fo
     assert "rpath" not in rpm(host, "-qpl", "/packages/xce-libs*.rpm")
 
 
+def test_rpmlint_finds_nothing_that_has_no_reason(packages: Path) -> None:
+    if shutil.which("rpmlint") is None:
+        pytest.skip("needs rpmlint: apt-get install rpmlint")
+    config = tree.ROOT / "packaging/rpm/rpmlint.toml"
+    command = ["rpmlint", "-c", str(config), *map(str, packages.glob("xce-*.rpm"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert f"{len(PACKAGES)} packages and 0 specfiles checked; 0 errors, 0 warnings" in done.stdout, (
+        done.stdout
+    )
+
+
 def test_the_units_are_as_tight_as_is_said_and_lines_are_found_by_their_fields(host: Host) -> None:
     """C-PKG-04: the agent lives in the mount namespace of PID 1."""
     install(host)
@@ -219,7 +235,7 @@ def test_a_removal_leaves_the_admins_files_and_takes_the_units(host: Host) -> No
     install(host)
     serve(host)
     host.write("/etc/xce/reporters.d/one", "#!/bin/sh\n", mode="0755")
-    rpm(host, "-e", "--nodeps", "xce-agent", "xce-broker", "xce-libs")
+    rpm(host, "-e", "--nodeps", *PACKAGES)
     assert host.run("systemctl", "is-active", "xce-agent").stdout.strip() == "inactive"
     assert "broker: tcp://127.0.0.1:7400" in host.read("/etc/xce/agent.yaml.rpmsave")
     assert host.read("/etc/xce/reporters.d/one") == "#!/bin/sh\n"

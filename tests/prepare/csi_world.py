@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.csi_node_helper.world import Plugin
+from tests.csi_node_helper.world import Plugin, program
 from tests.linux.kernel import make_group
 from tests.prepare.world import World
 from xce.linux import mountinfo
@@ -81,7 +81,7 @@ class CsiWorld(World):
         self.settings = msgspec.structs.replace(
             self.settings,
             profiles={"default": profile},
-            csi=Csi(plugins={"fake": self.plugin.socket}),
+            csi=Csi(plugins={"fake": self.plugin.socket}, helper=program(self.plugin.folder)),
             remote_s=0.5,
         )
         super().start()

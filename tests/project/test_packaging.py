@@ -1,10 +1,12 @@
 """What is in the tree is in the package: nothing is dropped behind the links."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,31 @@ def test_the_pinned_versions_satisfy_the_declared_dependencies() -> None:
         name, _, least = dependency.partition(">=")
         assert name in pins, f"{name} is not pinned in requirements*.txt"
         assert _version(pins[name]) >= _version(least or "0")
+
+
+def test_the_libraries_of_the_csi_helpers_package_are_those_that_nothing_else_needs() -> None:
+    spec = (tree.ROOT / "packaging/rpm/xce.spec").read_text()
+    (line,) = (one for one in spec.splitlines() if one.startswith("%global csi_libraries "))
+    helper, others = {"grpclib", "protobuf"}, set()
+    for dependency in tree.pyproject()["project"]["dependencies"]:
+        name = dependency.partition(">=")[0]
+        if name not in helper:
+            others |= _closure(name)
+    alone = _closure("grpclib") | _closure("protobuf")
+    assert alone - others == alone, "a library that others need too stays in xce-libs"
+    assert set(line.split()[2:]) == alone | {"google"}, "protobuf's folder is called google"
+
+
+def _closure(name: str) -> set[str]:
+    found: set[str] = set()
+    todo = {name}
+    while todo:
+        one = todo.pop()
+        found.add(one)
+        for wanted in metadata.requires(one) or []:
+            if ";" not in wanted:  # of other systems and versions of Python, or optional
+                todo |= {re.split(r"[^A-Za-z0-9_.-]", wanted)[0].lower()} - found
+    return found
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.csi_node_helper.world import Plugin
+from tests.csi_node_helper.world import Plugin, program
 from tests.project import tree
 from tests.system.harness import AgentProgram, Site
 from tests.system.test_claims import bindings_of, ended, node
@@ -41,7 +41,7 @@ def csi_node(site: Site, plugin: Plugin) -> AgentProgram:
     agent = node(site, "node1")
     claims = agent.settings["claims"]
     claims["directory"] = str(plugin.folder.parent / "claims")
-    claims["csi"] = {"plugins": {"fake": plugin.socket}}
+    claims["csi"] = {"plugins": {"fake": plugin.socket}, "helper": program(plugin.folder)}
     claims["profiles"]["default"]["volumes"] = {"shared": {"csi": {"plugin": "fake", "id": "vol1"}}}
     return agent
 
@@ -70,7 +70,7 @@ def test_the_scenarios_in_a_namespace_where_pid_1_sees_our_mounts() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
+    assert "2 passed" in done.stdout
 
 
 @pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
@@ -98,3 +98,28 @@ def test_two_jobs_share_a_volume_and_whoever_dies_in_between_they_keep_it(site: 
     assert rpcs[:2] == ["NodeStageVolume", "NodePublishVolume"]
     assert rpcs.count("NodeStageVolume") == rpcs.count("NodeUnstageVolume") == 1
     assert [mount for mount in mountinfo.read() if mount.point.startswith(str(plugin.folder.parent))] == []
+
+
+@pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
+def test_without_the_helper_all_else_is_served_and_a_volume_waits_for_the_package(
+    site: Site, plugin: Plugin
+) -> None:
+    agent = csi_node(site, plugin)
+    installed = Path(agent.settings["claims"]["csi"]["helper"])
+    elsewhere = installed.rename(f"{installed}.not-yet")
+    site.broker.start()
+    agent.start()
+    site.until(lambda: site.snapshot().locations["host:node1"].state == "available")
+    install = "install xce-csi-node-helper"
+    site.until(lambda: any(install in line for line in agent.status()["trouble"]))
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="one", ask=ASK)))
+        place = m.Place(claim="one", host="node1", consumer=Consumer(name="one"))
+        (binding,) = client.ask(m.ClaimBind(id="", places=[place])).made
+        site.until(lambda: install in bindings_of(agent).get(binding, {}).get("note", ""))
+        elsewhere.rename(installed)
+        view = client.wait_bindings([binding], timeout=30)[binding]
+        assert view.binding.state is BindingState.READY, view
+        site.until(lambda: agent.status()["trouble"] == [])
+        client.ask(m.ClaimRelease(id="", claim="one"))
+        ended(site, client, binding)
