@@ -8,8 +8,9 @@ nobody has found, a full disk) is said to be pending, with the reason; the broke
 
 import contextlib
 import os
-import queue
+import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 START_S = 2.0
 """For the journal to be read before the first hello; one that takes longer is told of later."""
 IDLE_S = 3600.0
+JOBS_S = 0.05
+"""For orders and questions, before what is under way goes on."""
 AGAIN_S = 5.0
 """After an error of the thread's own."""
 WAITING = 10_000
@@ -41,6 +44,8 @@ _TOLD = ENDED | {BindingState.READY}
 T = TypeVar("T")
 
 InstanceMap: TypeAlias = Mapping[str, Instance]
+Job: TypeAlias = Callable[["Executor"], Iterator[Any]]
+"""What the thread is to do with its executor, and what it has to say of it."""
 Known: TypeAlias = tuple[str, int, Binding, Claim, Mapping[str, str]]
 
 
@@ -90,8 +95,10 @@ class Claims:
         self.tell: Callable[[str, BindingReport], object] = lambda _name, _report: None
         """Hears of each binding that has become ready or has ended, once."""
         self._inventory, self._changed = inventory, changed
-        self._inbox: queue.Queue[Callable[[Executor], Iterator[Any]] | None] = queue.Queue(WAITING)
+        self._inbox: deque[Job | None] = deque()
         self._outbox: deque[Any] = deque()
+        self._asked = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """There is something in the inbox."""
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._began: _Began | None = None
         self.newest_epoch = 0
@@ -108,12 +115,13 @@ class Claims:
 
     def close(self, deadline: float) -> bool:
         """Let go of the journal; what is bound stays bound. False if the disk did not answer in time."""
-        with contextlib.suppress(queue.Full):
-            self._inbox.put_nowait(None)
+        self._inbox.append(None)
+        os.eventfd_write(self._asked, 1)
         self._thread.join(deadline)
         if not self._thread.is_alive():
             self._loop.remove_reader(self._event)
             os.close(self._event)
+            os.close(self._asked)
             return True
         return False
 
@@ -171,9 +179,10 @@ class Claims:
             found |= {one.id: one for one in inventory.instances}
         return found
 
-    def _put(self, job: Callable[["Executor"], Iterator[Any]]) -> None:
-        with contextlib.suppress(queue.Full):  # the broker gives it again
-            self._inbox.put_nowait(job)
+    def _put(self, job: "Job") -> None:
+        if len(self._inbox) < WAITING:  # otherwise the broker gives it again
+            self._inbox.append(job)
+            os.eventfd_write(self._asked, 1)
 
     def _pending(self, order: BindingPrepare, note: str) -> None:
         if order.binding.id not in self.holdings.reports:
@@ -218,24 +227,42 @@ class Claims:
             return
         finally:
             self._ready.set()
+        poll = select.poll()
+        for fd in (self._asked, executor.node.errands.fileno()):
+            poll.register(fd, select.POLLIN)
         try:
-            while (job := self._next(executor)) is not None:
-                self._say(*job(executor))
+            while self._do_jobs(executor):
+                poll.poll(self._advance(executor) * 1000)
         finally:
             executor.close()
 
-    def _next(self, executor: "Executor") -> Callable[["Executor"], Iterator[Any]] | None:
-        """The next job; meanwhile what is under way goes on."""
-        while True:
+    def _do_jobs(self, executor: "Executor") -> bool:
+        """What was asked for, as far as there is time: what is under way has its turn too. False: end."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._asked)
+        end = time.monotonic() + JOBS_S
+        while self._inbox:
+            job = self._inbox.popleft()
+            if job is None:
+                return False
             try:
-                wait = _sooner(executor.node.csi.turn(), executor.advance())
-                fault = _Fault("", csi=executor.node.csi.problem)
-                self._say(*(_told(executor, report) for report in executor.news()), fault)
-            except Exception as error:  # noqa: BLE001 - a bug must not end the thread: releases would hang
-                self._say(_Fault(f"internal error: claims: {error!r}; please report it"))
-                wait = AGAIN_S
-            with contextlib.suppress(queue.Empty):
-                return self._inbox.get(timeout=IDLE_S if wait is None else wait)
+                self._say(*job(executor))
+            except Exception as error:  # noqa: BLE001 - as below
+                self._say(_bug(error))
+            if time.monotonic() > end:
+                break
+        return True
+
+    def _advance(self, executor: "Executor") -> float:
+        """Go on with what is under way; in how many seconds there is more."""
+        try:
+            wait = _sooner(executor.node.csi.turn(), executor.advance())
+            fault = _Fault("", csi=executor.node.csi.problem)
+            self._say(*(_told(executor, report) for report in executor.news()), fault)
+        except Exception as error:  # noqa: BLE001 - a bug must not end the thread: releases would hang
+            self._say(_bug(error))
+            wait = AGAIN_S
+        return 0.0 if self._inbox else IDLE_S if wait is None else wait
 
     def _say(self, *news: Any) -> None:
         self._outbox.extend(news)
@@ -244,6 +271,10 @@ class Claims:
 
 def _sooner(one: float | None, other: float | None) -> float | None:
     return min((wait for wait in (one, other) if wait is not None), default=None)
+
+
+def _bug(error: Exception) -> _Fault:
+    return _Fault(f"internal error: claims: {error!r}; please report it")
 
 
 def _begin(executor: "Executor") -> Iterator[Any]:

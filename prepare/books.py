@@ -69,10 +69,11 @@ class Books:
             del others[(entry.id, number)]
             if not others:
                 del self._by_key[key]
+        self.node.errands.forget(entry.id)
 
     def _at(self, entry: Entry, number: int) -> At:
         peers = [
-            Peer(other.id, other.works[n].step, other.works[n].evidence, other.leaving)
+            Peer(other.id, other.works[n].step, other.works[n].evidence, other.leaving, n)
             for (_, n), other in self._by_key[entry.keys[number]].items()
             if other is not entry and other.works[n].state != StepState.UNDONE
         ]

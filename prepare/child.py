@@ -1,18 +1,25 @@
-"""The child that does one errand and ends, and its parent's side: `python -m xce.prepare.child`.
+"""The children that do errands, and their parent's side: `python -m xce.prepare.child`.
 
-The question comes as JSON on its standard input, the answer goes as JSON to its standard output. A child that
-hangs in the kernel cannot be ended: it is sent SIGKILL, left behind, and counted while it is there.
+A child does one errand after another, since starting it takes longer than most errands: questions come as
+lines of JSON on its standard input, answers go to its standard output. Without an errand it is kept for a
+while. One that hangs in the kernel cannot be ended: it is sent SIGKILL, left behind, and counted while it is
+there.
 
-It ends with its parent: a child of an agent that was killed and one of its successor never work on one thing.
-What it is in the middle of, a mount for instance, the kernel finishes first; so the successor waits until the
-last of them is gone (`alone`), which a lock tells that all children of an agent share.
+A place, a volume or a file server, has half of all children at most: one that does not answer holds up nobody
+else. What finds no child waits for one, in the order of asking.
+
+A child ends with its parent: one of an agent that was killed and one of its successor never work on one
+thing. What it is in the middle of, a mount for instance, the kernel finishes first; so the successor waits
+until the last of them is gone (`alone`), which a lock tells that all children of an agent share.
 """
 
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,11 +29,16 @@ from xce.linux import spawn, syscalls
 from xce.prepare.errand import ERRANDS
 from xce.prepare.step import Evidence, StepFailed
 
+AT_ONCE = 16
+"""Children at work."""
 ABANDONED = 16
 """Children that did not end; with so many of them none is sent any more."""
 LEFT_S = 2.0
 """A predecessor's child that is still there so long after our start hangs, and is not waited for."""
+IDLE_S = 5.0
+"""For which a child without an errand is kept."""
 _ANSWER_BYTES = 1 << 20
+_DIED = "the child that was sent for it died"
 _LOCK = 3
 """A child's descriptor of the lock."""
 
@@ -40,46 +52,58 @@ class Answer(msgspec.Struct, frozen=True):
     path: str = ""
 
 
-class _Sent:
-    """A child on its way."""
+class _Child:
+    """A child, from the parent's side."""
 
-    def __init__(self, errand: str, arguments: dict[str, Any], until: float, lock: int) -> None:
-        self.errand, self.until = errand, until
+    def __init__(self, lock: int) -> None:
         asked = os.pipe2(os.O_CLOEXEC)
         told = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(told[0], False)
-        self.out, self.text = told[0], b""
         try:
             environment = {"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8"}
             command = [sys.executable, "-m", "xce.prepare.child"]
             fds = {0: asked[0], 1: told[1], _LOCK: lock}
-            self.handle = spawn.handle(spawn.spawn(command, environment, fds=fds))
-            question = {"errand": errand, "arguments": arguments, "parent": os.getpid()}
-            with contextlib.suppress(BrokenPipeError):  # it has died: it will not answer either
-                os.write(asked[1], msgspec.json.encode(question))
+            self._handle = spawn.handle(spawn.spawn(command, environment, fds=fds))
         except OSError:
-            os.close(self.out)
+            os.close(asked[1])
+            os.close(told[0])
             raise
         finally:
-            for fd in (*asked, told[1]):
-                os.close(fd)
+            os.close(asked[0])
+            os.close(told[1])
+        self._in, self.out, self._text = asked[1], told[0], b""
+        os.set_blocking(self._in, False)
+        os.set_blocking(self.out, False)
+        self.idle_since = 0.0
+
+    def ask(self, errand: str, arguments: dict[str, Any]) -> bool:
+        """Give it an errand; False if it is not there any more."""
+        question = {"errand": errand, "arguments": arguments, "parent": os.getpid()}
+        line = msgspec.json.encode(question) + b"\n"
+        try:
+            return os.write(self._in, line) == len(line)
+        except (BrokenPipeError, BlockingIOError):
+            return False
 
     def answer(self) -> Answer | None:
-        """What it said; None if it has not ended yet."""
+        """What it said; None if it has not said it yet."""
         try:
-            while len(self.text) < _ANSWER_BYTES and (more := os.read(self.out, 1 << 16)):
-                self.text += more
+            while len(self._text) < _ANSWER_BYTES and not self._text.endswith(b"\n"):
+                more = os.read(self.out, 1 << 16)
+                self._text += more
+                if not more:
+                    break
         except BlockingIOError:
             return None
+        text, self._text = self._text, b""
         try:
-            return msgspec.json.decode(self.text, type=Answer)
+            return msgspec.json.decode(text, type=Answer)
         except msgspec.MsgspecError:
-            return Answer(code=5, words="the child that was sent for it died")
+            return Answer(code=5, words=_DIED)
 
     def kill(self) -> None:
         """Tell it to end, whatever it does."""
         with contextlib.suppress(OSError):
-            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def gone(self) -> bool:
         """Whether it has ended; it is reaped if the agent's reaper has not been there before.
@@ -87,18 +111,33 @@ class _Sent:
         Not by its number: that may be another child's by then, which the reaper would never hear of.
         """
         try:
-            return os.waitid(os.P_PIDFD, self.handle, os.WEXITED | os.WNOHANG) is not None
+            return os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG) is not None
         except ChildProcessError:
             return True
 
     def close(self) -> None:
         """Let go of the descriptors."""
-        os.close(self.out)
-        os.close(self.handle)
+        for fd in (self._in, self.out, self._handle):
+            os.close(fd)
+
+
+class _Errand:
+    """What was asked, and how far it is: waiting for a child, at work with one, or answered."""
+
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        self.name, self.arguments = name, arguments
+        self.place = str(next((arguments[key] for key in _PLACES if arguments.get(key)), "users"))
+        self.child: _Child | None = None
+        self.until = 0.0
+        self.answer: Answer | None = None
+        self.late = False
+
+
+_PLACES = ("root", "source", "point")
 
 
 class Errands:
-    """Does errands, here or in children; `(key, errand, arguments, remote) -> evidence or None`."""
+    """Does errands, here or in children; see `step.ErrandCalls`."""
 
     def __init__(
         self, clock: Callable[[], float], seconds: float, *, home: str, abandoned: int = ABANDONED
@@ -107,30 +146,60 @@ class Errands:
         self._clock, self._seconds, self._room = clock, seconds, abandoned
         self._lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._locked, self._patience = False, clock() + LEFT_S
-        self._sent: dict[str, _Sent] = {}
-        self._left: list[_Sent] = []
+        self._errands: dict[str, _Errand] = {}
+        self._idle: list[_Child] = []
+        self._left: list[tuple[_Child, str]] = []
+        self._news: list[str] = []
+        self._poll = select.epoll()
 
     def __call__(self, key: str, errand: str, arguments: dict[str, Any], remote: bool) -> Evidence | None:
-        """The evidence, or None: ask again. One child for each key. Raises OSError, `StepFailed`."""
-        sent = self._sent.get(key)
-        if sent is None and not remote:
+        """The evidence, or None: ask again. One errand for each key. Raises OSError, `StepFailed`."""
+        asked = self._errands.get(key)
+        if asked is None and not remote:
             return ERRANDS[errand](**arguments)
-        if sent is None:
-            self.sweep()
-            if len(self._left) >= self._room:
-                raise StepFailed(f"{self._room} children hang in file systems that do not answer")
-            self._sent[key] = _Sent(errand, arguments, self._clock() + self._seconds, self._lock)
+        if asked is None:
+            new = _Errand(errand, arguments)
+            self._refuse(new)
+            self._errands[key] = new
+            self._begin()
             return None
-        answer = sent.answer()
-        if answer is None and self._clock() < sent.until:
+        self._look()
+        if asked.answer is None and not asked.late:
             return None
-        self._end(key)
-        if answer is None:
+        del self._errands[key]
+        if asked.name != errand:
+            self._news.append(key)  # an older question: what came of it is to be looked at first
+            return None
+        if asked.answer is None:
             raise TimeoutError(110, f"the file system did not answer within {self._seconds:g} s")
-        if answer.code:
-            raise OSError(answer.code, answer.words, answer.path or None)
-        # To an older question: what came of it is looked at anew.
-        return answer.evidence if sent.errand == errand else None
+        if asked.answer.code:
+            raise OSError(asked.answer.code, asked.answer.words, asked.answer.path or None)
+        return asked.answer.evidence
+
+    def answered(self) -> list[str]:
+        """Keys under which there is something new since the last call."""
+        self._look()
+        news, self._news = self._news, []
+        return news
+
+    def pending(self, key: str) -> bool:
+        """Whether something was asked under this key and is not answered yet."""
+        asked = self._errands.get(key)
+        return asked is not None and asked.answer is None and not asked.late
+
+    def due(self) -> float | None:
+        """When, by the clock, to look again though no child has said anything; None: never."""
+        ends = [one.until for one in self._errands.values() if one.child is not None]
+        return min([*ends, *(child.idle_since + IDLE_S for child in self._idle)], default=None)
+
+    def fileno(self) -> int:
+        """Readable when a child has said something."""
+        return self._poll.fileno()
+
+    def forget(self, key: str) -> None:
+        """Nobody asks for it any more, nor for what is below it; a child at work for it is ended."""
+        for name in [name for name in self._errands if name == key or name.startswith(f"{key}/")]:
+            self._leave(self._errands.pop(name))
 
     def alone(self) -> bool:
         """Whether no child of a predecessor is at work any more, as far as such a child ends at all."""
@@ -143,45 +212,124 @@ class Errands:
     @property
     def abandoned(self) -> int:
         """Children that do not end."""
-        self.sweep()
-        return len(self._left)
-
-    def sweep(self) -> None:
-        """Forget those that have ended."""
-        for sent in [sent for sent in self._left if sent.gone()]:
-            sent.close()
-            self._left.remove(sent)
+        self._sweep()
+        return sum(1 for _, place in self._left if place)
 
     def close(self) -> None:
         """End all; may be called twice."""
-        for key in list(self._sent):
-            self._end(key)
-        for sent in self._left:
-            sent.close()
+        for errand in self._errands.values():
+            self._leave(errand)
+        for child in self._idle:
+            self._end(child, "")
+        self._sweep()
+        for child, _ in self._left:
+            child.close()
+        self._errands.clear()
+        self._idle.clear()
         self._left.clear()
+        self._poll.close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    def _end(self, key: str) -> None:
-        sent = self._sent.pop(key)
-        sent.kill()
-        self._left.append(sent)
-        self.sweep()
+    # ------------------------------------------------------------------------------------------- children
+
+    def _refuse(self, errand: _Errand) -> None:
+        """Whoever hangs is not joined by others without end."""
+        if self.abandoned >= self._room:
+            raise StepFailed(f"{self._room} children hang in file systems that do not answer")
+        here = sum(1 for _, place in self._left if place == errand.place)
+        if here >= max(1, self._room // 2):
+            raise StepFailed(f"{here} children hang at {errand.place}, which does not answer")
+
+    def _look(self) -> None:
+        """Take what children have said, leave those that are late, and give the free ones something to do."""
+        self._begin()
+        spoken = {fd for fd, _ in self._poll.poll(0)}
+        now = self._clock()
+        for key, errand in self._errands.items():
+            child = errand.child
+            if child is None or (child.out not in spoken and now < errand.until):
+                continue
+            answer = child.answer()
+            if answer is None and now < errand.until:
+                continue
+            errand.answer, errand.late = answer, answer is None
+            self._news.append(key)
+            if answer is None or answer.words == _DIED:
+                self._leave(errand)
+            else:
+                self._poll.unregister(child.out)
+                errand.child, child.idle_since = None, now
+                self._idle.append(child)
+        for child in [child for child in self._idle if now - child.idle_since >= IDLE_S]:
+            self._idle.remove(child)
+            self._end(child, "")
+        self._begin()
+
+    def _begin(self) -> None:
+        """Give children to errands that wait for one."""
+        busy = Counter(one.place for one in self._errands.values() if one.child is not None)
+        for key, errand in self._errands.items():
+            if busy.total() >= AT_ONCE:
+                return
+            if errand.child or errand.answer or errand.late or busy[errand.place] >= AT_ONCE // 2:
+                continue
+            try:
+                errand.child = self._given(errand)
+            except OSError as error:  # no more processes, or descriptors
+                errand.answer = Answer(code=error.errno or 5, words=error.strerror or str(error))
+                self._news.append(key)
+                continue
+            errand.until = self._clock() + self._seconds
+            self._poll.register(errand.child.out, select.EPOLLIN)
+            busy[errand.place] += 1
+
+    def _given(self, errand: _Errand) -> _Child:
+        """A child that has got the errand; one that rests may have died meanwhile."""
+        while self._idle:
+            child = self._idle.pop()
+            if child.ask(errand.name, errand.arguments):
+                return child
+            self._end(child, "")
+        child = _Child(self._lock)
+        if not child.ask(errand.name, errand.arguments):
+            self._end(child, "")
+            raise OSError(5, _DIED)
+        return child
+
+    def _leave(self, errand: _Errand) -> None:
+        if errand.child is not None:
+            self._poll.unregister(errand.child.out)
+            self._end(errand.child, errand.place)
+            errand.child = None
+
+    def _end(self, child: _Child, place: str) -> None:
+        """`place`: where it may hang; '' if it was at rest."""
+        child.kill()
+        self._left.append((child, place))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Forget those that have ended."""
+        for child, place in [one for one in self._left if one[0].gone()]:
+            child.close()
+            self._left.remove((child, place))
 
 
 def main() -> None:
     """Do what standard input asks, but not for a parent that is gone: its successor asks anew."""
     syscalls.end_with_parent()
-    question = msgspec.json.decode(sys.stdin.buffer.read())
-    if os.getppid() != question["parent"]:
-        return
-    try:
-        answer = Answer(evidence=ERRANDS[question["errand"]](**question["arguments"]))
-    except OSError as error:
-        path = error.filename if isinstance(error.filename, str) else ""
-        answer = Answer(code=error.errno or 5, words=error.strerror or str(error), path=path)
-    os.write(1, msgspec.json.encode(answer))
+    for line in sys.stdin.buffer:
+        question = msgspec.json.decode(line)
+        if os.getppid() != question["parent"]:
+            return
+        try:
+            answer = Answer(evidence=ERRANDS[question["errand"]](**question["arguments"]))
+        except OSError as error:
+            path = error.filename if isinstance(error.filename, str) else ""
+            answer = Answer(code=error.errno or 5, words=error.strerror or str(error), path=path)
+        os.write(1, msgspec.json.encode(answer) + b"\n")
 
 
 if __name__ == "__main__":

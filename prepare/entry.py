@@ -109,8 +109,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Entry:
     """One binding in memory; the journal has the same."""
 
-    def __init__(self, order: Order, works: list[Work], words: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        order: Order,
+        works: list[Work],
+        words: Mapping[str, str] | None = None,
+        *,
+        served: float = 0.0,
+    ) -> None:
         self.order, self.works, self.words = order, works, words
+        self.served = served
+        """Clock at which it was last carried on; 0: it was ordered, and it has not been yet."""
         self.keys = [steps.key(work.step) for work in works]
         self.progress: dict[int, dict[str, Any]] = {}
         self.unwritten: dict[int, Work] = {}

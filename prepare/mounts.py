@@ -13,6 +13,7 @@ from typing import Any
 from xce.linux import holders, mountinfo
 from xce.linux.mountinfo import Mount
 from xce.prepare.step import (
+    ERRAND_S,
     At,
     Bind,
     Csi,
@@ -27,8 +28,8 @@ from xce.prepare.step import (
     Wait,
 )
 
-_LOOK_S = 0.02
 _BUSY_S = 0.5
+_PEER_S = 0.05
 IsOurs = Callable[[Mount], bool]
 
 
@@ -45,6 +46,14 @@ def is_remote(path: str, at: At) -> bool:
 def ask(at: At, errand: str, arguments: dict[str, Any], *, remote: bool) -> Evidence | None:
     """Do an errand for this step."""
     return at.node.errands(f"{at.binding}/{at.number}", errand, arguments, remote)
+
+
+def peer_at_work(at: At) -> Wait | None:
+    """Of those who share a thing, one at a time has a child change it."""
+    for peer in at.peers:
+        if at.node.errands.pending(f"{peer.binding}/{peer.number}"):
+            return Wait(_PEER_S, f"binding {peer.binding} is at work on it")
+    return None
 
 
 def make_point(point: str) -> None:
@@ -111,7 +120,7 @@ def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At) -> Outcome:
             return Done()  # it was there before us
         answer = ask(at, "unmount", {"point": point}, remote=mountinfo.can_hang(top.kind))
         if answer is None:
-            return Wait(_LOOK_S, f"unmounting {point}")
+            return Wait(ERRAND_S, f"unmounting {point}")
         if answer.get("busy"):
             users = holders.of_mount(top.id, point)
             who = ", ".join(str(user) for user in users[:4]) or "somebody that cannot be seen"
@@ -184,7 +193,7 @@ class BindHandler(Plain[Bind]):
     def _source(self, step: Bind, at: At) -> Note | Wait:
         place = {"source": step.source, "path": step.path}
         wanted = ask(at, "source", place, remote=is_remote(step.source, at))
-        return Wait(_LOOK_S, f"looking at {step.source}") if wanted is None else Note(wanted)
+        return Wait(ERRAND_S, f"looking at {step.source}") if wanted is None else Note(wanted)
 
     def do(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         """Mount it, or take what is there."""
@@ -204,7 +213,7 @@ class BindHandler(Plain[Bind]):
             arguments: dict[str, Any] = {"source": step.source, "path": step.path}
             arguments |= {"point": step.point, "read_only": step.read_only}
             if ask(at, "bind", arguments, remote=is_remote(step.source, at)) is None:
-                return Wait(_LOOK_S, f"mounting {step.source}")
+                return Wait(ERRAND_S, f"mounting {step.source}")
             at.node.mark("mounts.mounted")
             there = found(step.point, ours, at)
         if there is None:
@@ -269,6 +278,8 @@ class StageHandler(Plain[Stage]):
     def do(self, step: Stage, evidence: Evidence, at: At) -> Outcome:
         """Mount it, or take what is there."""
         need_visible(at)
+        if (waiting := peer_at_work(at)) is not None:
+            return waiting
         if (there := found(step.point, having(**_staged(step)), at)) is None:
             make_point(step.point)
             options: dict[str, Any] = {"source": _staged(step)["source"]}
@@ -278,7 +289,7 @@ class StageHandler(Plain[Stage]):
             remote = mountinfo.can_hang(step.type)
             arguments = {"type": step.type, "options": options, "point": step.point}
             if ask(at, "make", arguments, remote=remote) is None:
-                return Wait(_LOOK_S, f"mounting {step.volume}")
+                return Wait(ERRAND_S, f"mounting {step.volume}")
             at.node.mark("mounts.staged")
             there = found(step.point, having(**_staged(step)), at)
         if there is None:

@@ -5,9 +5,14 @@ while he has directories is still the one whose they are.
 """
 
 from xce.prepare.mounts import ask
-from xce.prepare.step import At, Evidence, Note, StepFailed, Wait
-
-_LOOK_S = 0.02
+from xce.prepare.step import (
+    ERRAND_S,
+    At,
+    Evidence,
+    Note,
+    StepFailed,
+    Wait,
+)
 
 
 def look_up(name: str, evidence: Evidence, at: At) -> Note | Wait | None:
@@ -19,7 +24,7 @@ def look_up(name: str, evidence: Evidence, at: At) -> Note | Wait | None:
         return Note({**evidence, "uid": found.uid, "gid": found.gid})
     answer = ask(at, "user", {"name": name}, remote=True)
     if answer is None:
-        return Wait(_LOOK_S, f"looking up user '{name}'")
+        return Wait(ERRAND_S, f"looking up user '{name}'")
     if not answer:
         raise StepFailed(f"cannot find user '{name}' on this node")
     return Note({**evidence, **answer})

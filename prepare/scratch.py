@@ -12,9 +12,19 @@ from xce.linux import loopdevice
 from xce.linux.mountinfo import Mount
 from xce.prepare.mounts import IsOurs, ask, changed, found, having, make_point, need_visible, take_off
 from xce.prepare.owner import look_up
-from xce.prepare.step import At, Done, Evidence, Note, Outcome, Plain, Scratch, StepFailed, Wait
+from xce.prepare.step import (
+    ERRAND_S,
+    At,
+    Done,
+    Evidence,
+    Note,
+    Outcome,
+    Plain,
+    Scratch,
+    StepFailed,
+    Wait,
+)
 
-_LOOK_S = 0.02
 _SOURCE = "xce-scratch"
 
 
@@ -45,7 +55,7 @@ class ScratchHandler(Plain[Scratch]):
             except OSError as error:
                 raise StepFailed(f"cannot make {self.describe(step)}: {error.strerror}") from error
             if made is None:
-                return Wait(_LOOK_S, f"making {self.describe(step)}")
+                return Wait(ERRAND_S, f"making {self.describe(step)}")
             at.node.mark("scratch.mounted")
             there = found(step.point, _ours(step), at)
         if there is None:
@@ -75,7 +85,7 @@ class ScratchHandler(Plain[Scratch]):
         if not step.root or not isinstance(outcome, Done):
             return outcome
         gone = ask(at, "unlink", {"root": step.root, "name": image_of(step)}, remote=True)
-        return Wait(_LOOK_S, f"removing {step.root}/{image_of(step)}") if gone is None else Done()
+        return Wait(ERRAND_S, f"removing {step.root}/{image_of(step)}") if gone is None else Done()
 
 
 def image_of(step: Scratch) -> str:

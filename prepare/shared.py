@@ -4,11 +4,22 @@ Made beneath the volume's root without following a link, given to the user, kept
 the claim says. What the user put there is removed only when that time is over, through descriptors.
 """
 
-from xce.prepare.mounts import ask, is_remote
+from xce.prepare.mounts import ask, is_remote, peer_at_work
 from xce.prepare.owner import look_up
-from xce.prepare.step import At, Done, Evidence, Kept, Note, Outcome, Plain, Shared, StepFailed, Wait
+from xce.prepare.step import (
+    ERRAND_S,
+    At,
+    Done,
+    Evidence,
+    Kept,
+    Note,
+    Outcome,
+    Plain,
+    Shared,
+    StepFailed,
+    Wait,
+)
 
-_LOOK_S = 0.02
 _LEFT_S = 5.0
 
 
@@ -37,10 +48,12 @@ class SharedHandler(Plain[Shared]):
             )
         except OSError as error:
             raise _failed(step, error) from error
-        return Wait(_LOOK_S, f"looking at {step.root}") if planned is None else Note(evidence | planned)
+        return Wait(ERRAND_S, f"looking at {step.root}") if planned is None else Note(evidence | planned)
 
     def do(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
         """Make what is missing and give it to the user."""
+        if (waiting := peer_at_work(at)) is not None:
+            return waiting
         arguments = {
             "root": step.root,
             "elements": evidence["elements"],
@@ -53,7 +66,7 @@ class SharedHandler(Plain[Shared]):
         except OSError as error:
             raise _failed(step, error) from error
         if made is None:
-            return Wait(_LOOK_S, f"making directories on {step.root}")
+            return Wait(ERRAND_S, f"making directories on {step.root}")
         at.node.mark("shared.made")
         return Done({**evidence, "path": f"{step.root}/{'/'.join(evidence['elements'])}"})
 
@@ -70,7 +83,7 @@ class SharedHandler(Plain[Shared]):
         if at.rollback:
             new = {"root": step.root, "new": evidence["new"]}
             if ask(at, "unshare", new, remote=remote) is None:
-                return Wait(_LOOK_S, f"removing directories on {step.root}")
+                return Wait(ERRAND_S, f"removing directories on {step.root}")
             return Done()
         if at.peers:
             return Done()
@@ -79,7 +92,7 @@ class SharedHandler(Plain[Shared]):
             return Done(kept=Kept(root=step.root, elements=elements, due=due, remote=remote))
         gone = ask(at, "remove", {"root": step.root, "elements": elements}, remote=remote)
         if gone is None:
-            return Wait(_LOOK_S, f"removing directories on {step.root}")
+            return Wait(ERRAND_S, f"removing directories on {step.root}")
         if gone["left"]:
             path, why = gone["left"][0]
             seconds = 0 if why == "not finished yet" else _LEFT_S

@@ -233,6 +233,8 @@ class Peer(NamedTuple):
     evidence: Evidence
     leaving: bool
     """Its binding is being released or undone."""
+    number: int = 0
+    """Of the step in its binding."""
 
 
 class Isolation(NamedTuple):
@@ -242,6 +244,40 @@ class Isolation(NamedTuple):
     root: str = ""
     """Of the old devices controller, the place that corresponds to the consumers' groups."""
     reason: str = ""
+
+
+ERRAND_S = 5.0
+"""To look again for an errand at the latest: whoever waits is called as soon as it has been answered."""
+
+
+class ErrandCalls(Protocol):
+    """Operations on file systems by name, with plain arguments. Nothing here waits."""
+
+    def __call__(
+        self, key: str, errand: str, arguments: dict[str, Any], remote: bool, /
+    ) -> "Evidence | None":
+        """Do it, in a child if `remote`; None: not done yet, ask again. Raises OSError, `StepFailed`."""
+
+    def answered(self) -> list[str]:
+        """Keys for which it is worth asking again."""
+
+    def pending(self, key: str, /) -> bool:
+        """Whether something was asked under this key and is not answered yet."""
+
+    def due(self) -> float | None:
+        """When, by the clock, to look for answers even if none came."""
+
+    def fileno(self) -> int:
+        """Readable when there may be an answer."""
+
+    def forget(self, key: str, /) -> None:
+        """Nobody asks for it any more, nor for what is below it: `BINDING`, `BINDING/STEP`."""
+
+    def alone(self) -> bool:
+        """Whether whoever was here before us does nothing on this node any more."""
+
+    def close(self) -> None:
+        """End what is under way."""
 
 
 class CsiCalls(Protocol):
@@ -264,19 +300,6 @@ class CsiCalls(Protocol):
 
     def forget(self, key: str, /) -> None:
         """Do not wait for it any more."""
-
-
-class ErrandCalls(Protocol):
-    """Named operations on file systems. Nothing here waits."""
-
-    def __call__(self, key: str, errand: str, arguments: dict[str, Any], remote: bool, /) -> Evidence | None:
-        """What came of it, done in a child if `remote`; None: not done yet. One for each key."""
-
-    def alone(self) -> bool:
-        """Whether whoever was here before us does nothing on this node any more."""
-
-    def close(self) -> None:
-        """End what is under way."""
 
 
 class Node(NamedTuple):

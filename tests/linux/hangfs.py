@@ -1,7 +1,8 @@
 """A file system that never answers: what a dead file server looks like to its callers.
 
 Speaks just enough of the FUSE protocol (linux/fuse.h) to be mounted. Every request is taken from the kernel
-and left without an answer, so that its caller sleeps in state D and outlives SIGKILL, until `release`.
+and left without an answer, so that its caller sleeps in state D and outlives SIGKILL, until `release`. Or,
+with `after`, it answers that late: every name is a directory.
 """
 
 import contextlib
@@ -11,19 +12,23 @@ import os
 import select
 import struct
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_INIT = 26
+_LOOKUP, _FORGET, _GETATTR, _INIT = 1, 2, 3, 26
+_DIRECTORY = struct.pack("6Q10I", 7, 0, 0, 0, 0, 0, 0, 0, 0, 0o040755, 2, 0, 0, 0, 4096, 0)
+"""fuse_attr"""
 _MNT_DETACH = 2
 
 
 class HangingMount:
     """Mounted at `point` from construction until `release`, which wakes everybody with an error."""
 
-    def __init__(self, point: Path) -> None:
+    def __init__(self, point: Path, *, after: float | None = None) -> None:
+        self._after = after
         if os.geteuid() != 0:
             pytest.skip("needs root to mount")
         try:
@@ -40,6 +45,7 @@ class HangingMount:
         self.asked = threading.Event()
         self._over = threading.Event()
         self._held: list[int] = []
+        self._late: list[tuple[float, int, int]] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -48,7 +54,8 @@ class HangingMount:
             try:
                 request = os.read(self._fd, 1 << 17)
             except BlockingIOError:
-                select.select([self._fd], [], [], 0.05)
+                select.select([self._fd], [], [], 0.01 if self._after else 0.05)
+                self._answer_late()
                 continue
             except OSError:
                 return  # unmounted
@@ -56,9 +63,22 @@ class HangingMount:
             if code == _INIT:
                 answer = struct.pack("IIIIHHIIHH28x", 7, 19, 1 << 16, 0, 12, 9, 1 << 12, 1, 0, 0)
                 os.write(self._fd, struct.pack("IiQ", 16 + len(answer), 0, unique) + answer)
-            else:
+            elif code != _FORGET:
                 self._held.append(unique)
+                self._late.append((time.monotonic() + (self._after or 0), code, unique))
                 self.asked.set()
+
+    def _answer_late(self) -> None:
+        """What has waited for its time."""
+        while self._after is not None and self._late and self._late[0][0] <= time.monotonic():
+            _, code, unique = self._late.pop(0)
+            self._held.remove(unique)
+            answer = {
+                _LOOKUP: struct.pack("4Q2I", 7, 1, 0, 0, 0, 0) + _DIRECTORY,
+                _GETATTR: struct.pack("Q2I", 0, 0, 0) + _DIRECTORY,
+            }.get(code, b"")
+            error = 0 if answer else -errno.ENOSYS
+            os.write(self._fd, struct.pack("IiQ", 16 + len(answer), error, unique) + answer)
 
     def release(self) -> None:
         """End it: everybody who waits gets an I/O error. May be called twice."""
