@@ -35,6 +35,7 @@ _TABLE = (
     _at_least("G1", "ingest, reports/s, against redis SET + PUBLISH", 0.75, 1.0),
     _at_least("G2", "ingest, reports/s, against redis HSET + PUBLISH", 0.9, 1.2),
     _at_least("G3.nats", "ingest, reports/s, against NATS JetStream KV", 1.2, 1.5),
+    _at_least("G3.rabbit", "ingest, reports/s, against a fanout exchange of RabbitMQ", 6, 9),
     _at_least("G3.etcd", "ingest, reports/s, against etcd put + watch", 8, 11),
     _at_most("G4", "broker CPU per 100k values, against redis SET + PUBLISH", 1.8, 1.2),
     _at_most("G5", "broker CPU per 20-value report, flat out", 12, 8, "µs"),

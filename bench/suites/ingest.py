@@ -12,12 +12,13 @@ from bench.job.run import run as run_job
 from bench.job.shared import FLAT_OUT, Job
 from bench.suite import Lines, Options
 
-_INGEST = ("G1", "G2", "G3.nats", "G3.etcd", "G4", "G5", "G6.200", "G6.20")
+_INGEST = ("G1", "G2", "G3.nats", "G3.rabbit", "G3.etcd", "G4", "G5", "G6.200", "G6.20")
 _RATES = ("G7", "G7.redis", "G8.1000", "G8.5000")
 GOALS = (*_INGEST, *_RATES, "G9", "G10.mget", "G10.hgetall")
 
 PRODUCT, CURVE, WIDE, FLOOR = "xce-broker TCP", "xce-broker CURVE", "xce-broker, 200 values", "bare ROUTER"
-PEERS = ("redis SET", "redis HSET", "NATS KV", "mosquitto", "etcd")
+PEERS = ("redis SET", "redis HSET", "NATS KV", "mosquitto", "RabbitMQ", "etcd")
+_SLOW = frozenset({"RabbitMQ", "etcd"})
 PHASES = (FLAT_OUT, 1000.0, 5000.0)
 _FLAT, _AT_1000, _AT_5000 = range(3)
 
@@ -90,7 +91,7 @@ def _jobs(options: Options) -> Iterator[tuple[str, Job]]:
     job = Job(hub=PRODUCT, rounds=options.pick(60, 20), phases=PHASES, seconds=options.pick(5.0, 1.0))
     yield PRODUCT, job
     for peer in (FLOOR, *(PEERS if options.peers else ())):
-        rounds = job.rounds // 8 if peer == "etcd" else job.rounds
+        rounds = job.rounds // 8 if peer in _SLOW else job.rounds
         yield peer, msgspec.structs.replace(job, hub=peer, rounds=rounds)
     yield CURVE, msgspec.structs.replace(job, hub=CURVE, phases=(FLAT_OUT,))
     yield WIDE, msgspec.structs.replace(job, values=200, rounds=job.rounds // 3, phases=(FLAT_OUT,))
@@ -102,6 +103,7 @@ def _results(sides: Sides) -> Iterator[Result]:
     yield sides.result("G1", _rate, unit="/s", against=redis_set)
     yield sides.result("G2", _rate, unit="/s", against=redis_hset)
     yield sides.result("G3.nats", _rate, unit="/s", against="NATS KV")
+    yield sides.result("G3.rabbit", _rate, unit="/s", against="RabbitMQ")
     yield sides.result("G3.etcd", _rate, unit="/s", against="etcd")
     yield sides.result("G4", lambda outcome: _cost(outcome) / 20 / 10, unit="s", against=redis_set)
     yield sides.result("G5", _cost, unit="µs")
