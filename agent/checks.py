@@ -65,6 +65,7 @@ def all_checks(config_path: str) -> Iterator[tuple[str, Check]]:
         ("time-outs", lambda: _timeouts(settings)),
         ("ports", lambda: host_checks.port_ranges(settings)),
         ("state", lambda: _state(settings)),
+        ("claims", lambda: host_checks.claims(settings)),
         ("leftovers", lambda: host_checks.leftovers(settings, name, running=pid is not None)),
         ("identity", lambda: _identity(settings)),
         ("clock", lambda: host_checks.clock(settings)),

@@ -20,11 +20,13 @@ import msgspec
 
 from xce.agent.ends import Ends
 from xce.agent.holdings import Holdings
+from xce.linux import local_ports
 from xce.linux.loop import Loop
 from xce.model.claim import ENDED, Binding, BindingState, Claim
 from xce.model.instance import Instance, Inventory
 from xce.model.message import BindingPrepare, BindingRelease, BindingReport
 from xce.model.profile import Claims as Settings
+from xce.model.profile import profiles
 
 if TYPE_CHECKING:
     from xce.prepare.entry import Report
@@ -362,6 +364,14 @@ def _told(executor: "Executor", report: "Report") -> tuple[str, BindingReport, s
         wants_words=report.wants_words,
     )
     return report.binding, told, entry.order.claim.id if entry is not None else ""
+
+
+def ports_trouble(settings: Settings) -> str:
+    """Which ports of claims can be lost to outgoing connections, and what to do; ''."""
+    for name, profile in profiles(settings).items():
+        if words := local_ports.overlap(profile.ports.low, profile.ports.high):
+            return f"profile {name}: {words}"
+    return ""
 
 
 def executor_of(settings: Settings, state_directory: str, boot_id: str) -> Callable[[], "Executor"]:

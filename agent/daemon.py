@@ -317,7 +317,13 @@ class Daemon:
             "claims": self.claims.fault if self.claims else "",
             "namespace": self.claims.unseen if self.claims else "",
             "CSI": self.claims.csi_fault if self.claims else "",
+            "ports": self._ports_trouble() if self.claims else "",
         }
+
+    def _ports_trouble(self) -> str:
+        from xce.agent.claims import ports_trouble  # noqa: PLC0415 - loaded where claims are taken
+
+        return ports_trouble(self.settings.claims) if isinstance(self.settings, AgentFile) else ""
 
     def _internal_error(self, error: Exception, callback: Callable[..., object]) -> None:
         """An exception in a callback is a bug: it is shown until the next start, and costs nobody else."""

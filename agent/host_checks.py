@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from xce.linux import cgroup, mountinfo
+from xce.linux import cgroup, local_ports, mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.model.configuration import AgentFile
-from xce.model.profile import Profile
-from xce.prepare import isolation, journal, local, names, ports
+from xce.model.profile import profiles
+from xce.prepare import isolation, journal, local, names
 from xce.prepare.csi.helper import PACKAGE
 from xce.prepare.group import PREFIX
 from xce.reporters import supervisor
@@ -96,6 +96,21 @@ def control_groups(settings: AgentFile) -> Findings:
             f"the controllers {what} are not there: limits are set by rlimits instead",
             "boot with the unified hierarchy",
         )
+
+
+def claims(settings: AgentFile) -> Findings:
+    """Whether claims are made true here, and whether some are on record that nobody looks after."""
+    if settings.claims.enabled:
+        yield Finding("ok", f"they are taken, by profiles {', '.join(sorted(profiles(settings.claims)))}")
+        return
+    known = set()
+    with contextlib.suppress(ValueError):  # a journal that cannot be read is told by `leftovers`
+        known = {order.binding.consumer.name for order in journal.live(settings.state_directory)}
+    if known:
+        text = f"none are taken, and nobody looks after those of {', '.join(sorted(known))}"
+        yield Finding("problem", text, "claims: {enabled: true}; release them; turn it off then")
+    else:
+        yield Finding("ok", "none are taken (claims.enabled in agent.yaml)")
 
 
 def jobs(_settings: AgentFile) -> Findings:
@@ -202,11 +217,11 @@ def port_ranges(settings: AgentFile) -> Findings:
     if settings.claims.enabled:
         ranges += [
             (f"profile {name}", profile.ports.low, profile.ports.high)
-            for name, profile in (settings.claims.profiles or {"default": Profile()}).items()
+            for name, profile in profiles(settings.claims).items()
         ]
     clean = True
     for name, first, last in ranges:
-        if words := ports.overlap(first, last):
+        if words := local_ports.overlap(first, last):
             what, _, advice = words.partition("; ")
             yield Finding("warning", f"{name}: {what}", advice)
             clean = False

@@ -317,7 +317,7 @@ class LocationView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     amounts: dict[str, PoolAmount] = {}
     """Pools: resource to amounts."""
     about: dict[str, str] = {}
-    """software, machine_id, boot_id, address, instance, template, drained (reason)."""
+    """software, machine_id, boot_id, claims (yes, no), address, instance, template, drained (reason)."""
     origins: dict[str, str] = {}
     """Value name to reporter, only when asked for (`Snapshot.detail`)."""
     ages_ms: dict[str, int] = {}

@@ -103,7 +103,7 @@ class ScratchRoot(_Section, frozen=True, kw_only=True):
 
 
 class ClaimPorts(_Section, frozen=True, kw_only=True):
-    """Ports that claims may have."""
+    """Ports that claims may have; best none that the kernel gives to outgoing connections."""
 
     low: Port = 20000
     """The first."""
@@ -186,9 +186,14 @@ class Claims(_Section, frozen=True, kw_only=True):
     """By name; `default` is for claims that name none."""
 
 
+def profiles(claims: Claims) -> dict[str, Profile]:
+    """All profiles by name; the default one needs no section."""
+    return {"default": Profile()} | claims.profiles
+
+
 def profile_of(claims: Claims, name: str) -> Profile | None:
-    """The profile that a claim names; the default one needs no section."""
-    return claims.profiles.get(name or "default", Profile() if name in {"", "default"} else None)
+    """The profile that a claim names."""
+    return profiles(claims).get(name or "default")
 
 
 CSI_TEXT, _CSI_MAP = 128, 4096

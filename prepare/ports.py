@@ -1,16 +1,18 @@
 """Ports of the host for a consumer: picked from a range, tried, and never given to two.
 
 A port is free if it can be bound on every address, of IPv4 and IPv6, TCP and UDP; one that an outgoing
-connection uses cannot. What was picked is written down before anybody is told. The agent does not sit on the
-ports, since then the consumer could not bind them: a range that the kernel uses for outgoing connections too
-is reported (`overlap`), because there a port can be lost again.
+connection uses cannot. What was picked is written down before anybody is told, and tried once more before it
+is said to be ready. The agent does not sit on the ports, since then the consumer could not bind them. What
+the kernel gives to outgoing connections by itself is picked last, and the evidence says so: such a port can
+be lost again.
 """
 
 import errno
 import socket
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Sequence
 
+from xce.linux import local_ports
+from xce.linux.local_ports import Range
 from xce.prepare.step import At, Done, Evidence, Note, Outcome, Plain, Ports, StepFailed, Wait
 
 
@@ -36,11 +38,15 @@ class PortsHandler(Plain[Ports]):
         held |= {
             port for other, given in at.earlier if isinstance(other, Ports) for port in given.get("ports", [])
         }
-        return Note({"ports": pick(step, held)})
+        return Note({"ports": pick(step, held, local_ports.automatic(at.node.proc))})
 
     def do(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
-        """What is written down is the consumer's."""
-        return Done(evidence)
+        """What is written down is the consumer's, unless a stranger has come first: since a reboot, maybe."""
+        taken = [port for port in evidence["ports"] if not is_free(port)]
+        if taken:
+            raise StepFailed(f"ports {step.name}: {taken[0]} is in use on this host")
+        risky = _unsafe(evidence["ports"], local_ports.automatic(at.node.proc))
+        return Done(evidence | ({"shared with outgoing connections": risky} if risky else {}))
 
     def observe(self, step: Ports, evidence: Evidence, at: At) -> str:
         """The consumer may have bound them or not; nobody else was given them."""
@@ -51,8 +57,8 @@ class PortsHandler(Plain[Ports]):
         return Done()
 
 
-def pick(step: Ports, held: set[int]) -> list[int]:
-    """Ports that nobody has and nobody uses. Raises `StepFailed`."""
+def pick(step: Ports, held: set[int], automatic: Sequence[Range]) -> list[int]:
+    """Ports that nobody has and nobody uses, and not the kernel either if possible. Raises `StepFailed`."""
     if step.exact:
         for port in step.exact:
             if port in held:
@@ -61,7 +67,9 @@ def pick(step: Ports, held: set[int]) -> list[int]:
                 raise StepFailed(f"ports {step.name}: {port} is in use on this host")
         return list(step.exact)
     picked: list[int] = []
-    for port in range(step.low, step.high + 1):
+    asked = range(step.low, step.high + 1)
+    unsafe = set(_unsafe(asked, automatic))
+    for port in (*(port for port in asked if port not in unsafe), *sorted(unsafe)):
         if len(picked) == step.count:
             break
         if port not in held and is_free(port):
@@ -71,6 +79,11 @@ def pick(step: Ports, held: set[int]) -> list[int]:
             f"ports {step.name}: only {len(picked)} of {step.count} are free from {step.low} to {step.high}"
         )
     return picked
+
+
+def _unsafe(ports: Sequence[int], automatic: Sequence[Range]) -> list[int]:
+    """Those that the kernel may give to an outgoing connection."""
+    return [port for port in ports if any(low <= port <= high for low, high in automatic)]
 
 
 def is_free(port: int) -> bool:
@@ -91,29 +104,3 @@ def is_free(port: int) -> bool:
                         continue
                     return False
     return True
-
-
-def overlap(low: int, high: int, proc: str = "/proc") -> str:
-    """What is wrong with a range of ports: the part that the kernel uses itself; '' if nothing is."""
-    place = Path(proc, "sys/net/ipv4")
-    try:
-        first, last = (int(part) for part in (place / "ip_local_port_range").read_text("ascii").split())
-        reserved = (place / "ip_local_reserved_ports").read_text("ascii").strip()
-    except (OSError, ValueError):
-        return ""
-    both = range(max(low, first), min(high, last) + 1)
-    taken = [port for port in both if not _is_in(port, reserved.split(","))]
-    if not taken:
-        return ""
-    return (
-        f"ports {taken[0]} to {taken[-1]} are also used by the kernel for outgoing connections; choose "
-        f"others or reserve them: sysctl -w net.ipv4.ip_local_reserved_ports={low}-{high}"
-    )
-
-
-def _is_in(port: int, ranges: Iterable[str]) -> bool:
-    for one in ranges:
-        low, _, high = one.partition("-")
-        if low.isdecimal() and int(low) <= port <= int(high or low):
-            return True
-    return False

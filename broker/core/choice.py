@@ -35,6 +35,8 @@ def host_problem(host: Host | None, name: str, *, settled: bool) -> str:
         return f"host {name} is {host.state.value}"
     if host.peer is None:
         return f"the agent of host {name} is not connected"
+    if host.agent.get("claims") == "no":
+        return f"host {name} takes no claims (its agent.yaml says so: claims.enabled)"
     if not settled:
         return f"the agent of host {name} has not said what it has bound"
     if host.view.holds:

@@ -94,6 +94,7 @@ class Hellos:
         peer.host, host.peer, host.nonce = host, peer, hello.nonce
         peer.sequence, peer.asked_again = 0, 0.0
         optional = {"software": hello.software, "machine_id": hello.machine_id, "boot_id": hello.boot_id}
+        optional["claims"] = "no" if hello.bindings is None else "yes"
         host.agent = {field: text for field, text in optional.items() if text}
         host.where = self._where(peer, hello)
         if host.silent:

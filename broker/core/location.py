@@ -153,7 +153,7 @@ class Host(Location):
         self.nonce = ""
         """Of the agent's process."""
         self.agent: dict[str, str] = {}
-        """What its hello said: software, machine_id, boot_id."""
+        """What its hello said: software, machine_id, boot_id, claims (yes or no)."""
         self.where = ""
         """Host name and pid, as its hello said, and the address that we see."""
         self.quiet_s = NEVER

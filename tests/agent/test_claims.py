@@ -8,11 +8,14 @@ import pytest
 
 from tests.linux.kernel import Kernel, make_group, make_kernel
 from tests.prepare.world import INSTANCES, USERS, settings_for
-from xce.agent.claims import Claims
+from xce.agent.claims import Claims, ports_trouble
+from xce.linux import local_ports
 from xce.linux.cgroup import Cgroup
 from xce.model import message as m
 from xce.model.claim import Ask, Binding, BindingState, Chosen, Claim, Consumer, holdings_digest
 from xce.model.instance import Inventory
+from xce.model.profile import ClaimPorts, Profile
+from xce.model.profile import Claims as Settings
 from xce.prepare import local
 from xce.prepare.execute import Executor
 from xce.prepare.journal import Journal
@@ -205,3 +208,13 @@ def test_a_machine_that_cannot_serve_claims_says_why_and_takes_no_orders(kernel:
     assert claims.fault == "no claims are served: no control groups of version 2 are mounted here"
     assert claims.holdings.digest() is None
     claims.close(5)
+
+
+def test_a_profile_whose_ports_the_kernel_uses_too_is_a_trouble_of_the_agent() -> None:
+    assert ports_trouble(Settings(profiles={"a": Profile(ports=ClaimPorts(low=1, high=2))})) == ""
+    own = local_ports.automatic()
+    if not own:
+        pytest.skip("the kernel does not say which ports it uses")
+    overlapping = ClaimPorts(low=own[0][0], high=own[0][0])
+    told = ports_trouble(Settings(profiles={"wide": Profile(ports=overlapping)}))
+    assert told.startswith(f"profile wide: the kernel gives {own[0][0]} to outgoing connections; reserve")

@@ -12,9 +12,11 @@ from tests.fakes.nvml.stand_in import StandIn
 from xce.agent import checks, host_checks
 from xce.agent.host_checks import Finding
 from xce.linux import cgroup, mountinfo
+from xce.model.claim import Binding, Claim, Consumer
 from xce.model.configuration import AgentFile, AgentReporters, Discovery, PortRange
 from xce.model.profile import Claims
 from xce.prepare import isolation
+from xce.prepare.journal import Journal, Order
 from xce.prepare.step import Isolation
 from xce.wire import keys
 
@@ -151,6 +153,19 @@ def test_leftovers_are_groups_mounts_and_journals_that_no_claim_has(
     (tmp_path / "claims.sqlite").write_bytes(b"no database at all, and long enough to be looked at" * 20)
     (problem, *_rest) = host_checks.leftovers(settings, "node1", running=True)
     assert (problem.level, "cannot read the journal" in problem.text) == ("problem", True)
+
+
+def test_claims_that_nobody_looks_after_any_more_are_told(tmp_path: Path) -> None:
+    assert levels(list(host_checks.claims(AgentFile(state_directory=str(tmp_path))))) == ["ok"]
+    binding = Binding(id="b1", claim="c", host="node1", consumer=Consumer(name="job-7"))
+    journal = Journal(str(tmp_path))
+    order = Order(binding=binding, claim=Claim(id="c"), op_id="o", epoch=1, boot="b", phase="ready", steps=0)
+    journal.begin(order, [], epoch=1)
+    journal.close()
+    (forgotten,) = host_checks.claims(AgentFile(state_directory=str(tmp_path)))
+    assert (forgotten.level, "those of job-7" in forgotten.text) == ("problem", True)
+    taken = AgentFile(state_directory=str(tmp_path), claims=Claims(enabled=True))
+    assert levels(list(host_checks.claims(taken))) == ["ok"]
 
 
 def test_times_that_work_against_each_other_are_told() -> None:

@@ -202,8 +202,14 @@ def test_what_cannot_be_reached_or_is_not_known_is_never_free() -> None:
     assert "host node1 is lost" in cluster.refused(place(claim, "node1", "GPU-a"))
     world = cluster.world = cluster.world.restart()
     assert "has not confirmed itself" in cluster.refused(place(claim, "node1", "GPU-a"))
+    unwilling = Node(world, "node1")
+    unwilling.join()
+    assert world.see("host:node1").about["claims"] == "no"
+    assert "host node1 takes no claims" in cluster.refused(place(claim, "node1", "GPU-a"))
     silent = Node(world, "node1")
-    silent.join()
+    silent.hello(bindings="something")
+    silent.report(full=True)
+    assert world.see("host:node1").about["claims"] == "yes"
     assert "has not said what it has bound" in cluster.refused(place(claim, "node1", "GPU-a"))
 
 

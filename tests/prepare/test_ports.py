@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.prepare.test_orders import reboot
 from tests.prepare.world import World
+from xce.linux import local_ports
 from xce.model.claim import Ask, BindingState, PortsAsk
 from xce.prepare import ports
+from xce.prepare.step import Ports
 
 
 @pytest.fixture
@@ -48,17 +51,58 @@ def test_a_port_that_is_bound_on_any_address_is_not_free(
         assert not ports.is_free(free)
 
 
+def kernels(place: Path, own: str, reserved: str = "") -> str:
+    """A /proc whose kernel gives these ports to outgoing connections."""
+    folder = place / "sys/net/ipv4"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ip_local_port_range").write_text(own.replace("-", "\t") + "\n")
+    (folder / "ip_local_reserved_ports").write_text(reserved + "\n")
+    return str(place)
+
+
 def test_c_dir_01_a_range_that_the_kernel_uses_itself_is_reported(tmp_path: Path) -> None:
-    place = tmp_path / "sys/net/ipv4"
-    place.mkdir(parents=True)
-    (place / "ip_local_port_range").write_text("32768\t60999\n")
-    (place / "ip_local_reserved_ports").write_text("\n")
-    told = ports.overlap(32_000, 33_767, str(tmp_path))
-    assert told.startswith("ports 32768 to 33767 are also used by the kernel for outgoing connections")
-    assert ports.overlap(20_000, 29_999, str(tmp_path)) == ""
-    (place / "ip_local_reserved_ports").write_text("32768-33767,40000\n")
-    assert ports.overlap(32_000, 33_767, str(tmp_path)) == ""
-    assert "40001" in ports.overlap(40_000, 40_001, str(tmp_path))
+    proc = kernels(tmp_path, "32768-60999")
+    assert local_ports.overlap(32_000, 33_767, proc) == (
+        "the kernel gives 32768-33767 to outgoing connections; reserve them "
+        "(sysctl net.ipv4.ip_local_reserved_ports=32768-33767) or choose others"
+    )
+    assert local_ports.overlap(20_000, 29_999, proc) == ""
+    proc = kernels(tmp_path, "32768-60999", "32768-33767,40000")
+    assert local_ports.overlap(32_000, 33_767, proc) == ""
+    assert "40001" in local_ports.overlap(40_000, 40_001, proc)
+    assert local_ports.overlap(1, 65_535, str(tmp_path / "none")) == "", "nobody knows"
+
+
+def test_what_the_kernel_uses_itself_is_picked_last(free: int) -> None:
+    step = Ports(name="a", count=2, low=free, high=free + 3)
+    assert ports.pick(step, set(), [(1, free + 1)]) == [free + 2, free + 3]
+    assert ports.pick(step, {free + 3}, [(1, free + 1)]) == [free + 2, free]
+
+
+@pytest.mark.root
+def test_evidence_says_which_ports_can_be_lost_to_an_outgoing_connection(
+    world: World, free: int, tmp_path: Path
+) -> None:
+    own = world.executor.node
+    proc = kernels(tmp_path, f"{free + 1}-{free + 1}")
+    world.executor.node = own._replace(proc=proc)
+    report = world.bind(Ask(ports=[PortsAsk(name="a", count=2, low=free, high=free + 1)]))
+    world.executor.node = own
+    assert report.state is BindingState.READY
+    assert world.evidence(report.binding, "ports")["shared with outgoing connections"] == [free + 1]
+
+
+@pytest.mark.root
+def test_a_port_that_a_stranger_took_over_a_reboot_is_not_said_to_be_the_jobs(
+    world: World, free: int
+) -> None:
+    report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[free])]))
+    assert report.state is BindingState.READY
+    reboot(world)
+    with socket.create_server(("127.0.0.1", free)):
+        world.executor.resume(world.instances)
+        failed = world.settled(report.binding)
+    assert (failed.state, failed.reason) == (BindingState.FAILED, f"ports a: {free} is in use on this host")
 
 
 @pytest.mark.root

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from xce.agent.discovery import expect, ports
+from xce.linux import local_ports
 from xce.model.configuration import Expected, PortRange, Tolerance
 from xce.model.instance import Health, Instance
 
@@ -88,7 +89,7 @@ def test_ports_that_are_reserved_from_the_kernel_are_no_overlap(tmp_path: Path) 
     root = kernel(tmp_path, "32768\t60999\n", "32768-33000,33001-33700,40000")
     (told,) = ports.conditions([POOL], root)
     assert "gives 33701-33767 to" in told.reason
-    assert ports.automatic(root) == [(33701, 39999), (40001, 60999)]
+    assert local_ports.automatic(f"{root}/proc") == [(33701, 39999), (40001, 60999)]
 
 
 def test_ranges_that_make_no_sense_are_refused() -> None:
