@@ -45,6 +45,7 @@ from xce.wire.trust import Trust
 if TYPE_CHECKING:
     from xce.agent.claims import Claims
     from xce.agent.crew import Crew
+    from xce.agent.csi_source import CsiSource
     from xce.agent.metrics import Exporter
     from xce.model.message import BindingReport
 
@@ -115,6 +116,7 @@ class Daemon:
         self.operations = Operations(self)
         self.crew: Crew | None = None
         """All that gives values; None until hello was said."""
+        self.csi: CsiSource | None = None
         self._service = Service()
         self._control: Control | None = None
         self._exporter: Exporter | None = None
@@ -158,6 +160,7 @@ class Daemon:
             group=self.settings.cgroup,
         )
         self.crew.begin(self.settings.reporters, _discovery(self.settings))
+        self._begin_csi()
         self._open_metrics()
         self.loop.call_later(COLD_S, self.node.warm_up)
         self.loop.call_later(MINUTE_S, self._each_minute)
@@ -166,6 +169,18 @@ class Daemon:
             self._kick_watchdog(every)
         gc.freeze()  # what a start leaves is for ever: no later collection looks at it again
         gc.enable()
+
+    def _begin_csi(self) -> None:
+        """Ask CSI plugins, if there are any, what they say of this node."""
+        settings = self.settings
+        if self.claims is None or not isinstance(settings, AgentFile) or self.crew is None:
+            return
+        if settings.claims.csi.plugins or settings.claims.csi.registration:
+            from xce.agent.csi_source import CsiSource  # noqa: PLC0415 - for nodes with plugins
+            from xce.prepare.csi.survey import Survey  # noqa: PLC0415
+
+            self.csi = CsiSource(self.loop, self.node, self.claims, self.crew.apply_types, survey=Survey())
+            self.csi.start()
 
     def _round(self) -> None:
         """Listen on the local socket, again if somebody has removed it."""
@@ -382,6 +397,8 @@ class Daemon:
         self.log.notice("stopping")
         self._service.stopping()
         self.core.goodbye(0, self.loop.now())
+        if self.csi is not None:
+            self.csi.stop()
         self.loop.call_later(KILL_S, self._kill)
         self.loop.call_later(STOP_S, self._give_up)
         if self.crew is not None:

@@ -49,6 +49,7 @@ class Operations:
             "rekey": Operation(self._rekey, changes=True),
             "discovery-release": Operation(self._release, changes=True),
             "discovery-resume": Operation(self._resume, changes=True),
+            "csi-volumes": Operation(self._csi_volumes),
             **claim_operations.table(self._daemon.loop, self._daemon.claims, self._daemon.node),
         }
 
@@ -75,6 +76,12 @@ class Operations:
 
         look()
         return lambda: timers[0].cancel()  # noqa: PLW0108 - the timer of then
+
+    def _csi_volumes(self, _request: Request, reply: Reply) -> None:
+        if self._daemon.csi is None:
+            reply({"volumes": []})
+        else:
+            self._daemon.csi.documents(lambda found: reply({"volumes": found}))
 
     def _reset(self, request: Request, reply: Reply) -> None:
         name = str(request.get("reporter", ""))

@@ -292,8 +292,13 @@ class CsiCalls(Protocol):
     def seen(self, plugin: str, /) -> csi.Seen | None:
         """A plugin as it was last seen."""
 
-    def ask(self, key: str, plugin: str, call: csi.Call, /) -> csi.Told | None:
-        """What came of a call; None: not known yet. One call for each key."""
+    def plugins(self) -> list[csi.Seen]:
+        """All that were seen."""
+
+    def ask(
+        self, key: str, plugin: str, call: csi.Call, deadline_s: float | None = None, /
+    ) -> csi.Told | None:
+        """What came of the call; None: not known yet. One call for each key."""
 
     def pending(self, key: str, /) -> bool:
         """Whether a call under this key is not answered yet, or its answer was not taken."""

@@ -1,6 +1,7 @@
-"""`xce-agent csi list | info | stats`: the CSI plugins of this host, asked by a helper of the command's own.
+"""`xce-agent csi list | info | stats | volumes`: the CSI plugins of this host, and the volumes in use.
 
-It works without the agent, and harms nothing that the agent does: no call here changes a volume.
+All but `volumes` is asked by a helper of the command's own. It works without the agent, and harms nothing
+that the agent does: no call here changes a volume.
 """
 
 import time
@@ -9,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from xce.agent.cli import GOOD, TROUBLE, output, settings
+from xce.agent.cli import GOOD, TROUBLE, csi_volumes, output, settings
 from xce.agent.cli.options import Options, UsageError
 from xce.model import csi
 from xce.model.configuration import AgentFile
@@ -25,13 +26,15 @@ USAGE_TEXT = f"""\
 usage: {PROGRAM} list [--json] [--config FILE]
        {PROGRAM} info PLUGIN [--json] [--config FILE]
        {PROGRAM} stats PLUGIN VOLUME [--json] [--config FILE]
+       {PROGRAM} volumes [--json] [--socket PATH | --config FILE]
 
 list   the plugins of agent.yaml and those that have registered, and whether they are well
 info   what a plugin says of itself and of this node
 stats  what a plugin says of the space of a volume that is in use here; it may be minutes old
+volumes  all volumes that bindings have, as the running agent knows them; IDs are the plugins'
 
-exit status: 0 good, 1 a plugin is not there, not well, or has refused, 2 wrong usage"""
-_ARGUMENTS = {"list": 0, "info": 1, "stats": 2}
+exit status: 0 good, 1 a plugin is not there, not well, or has refused, 2 wrong usage, 3 no agent runs"""
+_ARGUMENTS = {"list": 0, "info": 1, "stats": 2, "volumes": 0}
 _PATIENCE_S = 4.0
 _LOOK_S = 0.02
 T = TypeVar("T")
@@ -42,10 +45,12 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    options = Options(argv, flags=["--json"], values=["--config"])
+    options = Options(argv, flags=["--json"], values=["--config", "--socket"])
     verb, *names = options.arguments or [""]
     if len(names) != _ARGUMENTS.get(verb, -1):
         raise UsageError(f"expected a verb and its arguments\n{USAGE_TEXT}")
+    if verb == "volumes":
+        return csi_volumes.show(options)
     claims = settings.read(options.get("--config"), AgentFile).claims
     helper = local.helper(claims)
     try:

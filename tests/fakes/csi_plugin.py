@@ -7,6 +7,7 @@ In FOLDER are its socket `csi.sock`, the backing directories of volumes `backing
     abilities, services, version, node_id, max_volumes, topology   what it says of itself
     registry    folder for a registrar's socket; registrar: what it says instead of the truth
     faults      method -> {code, message, delay_s, hang, die: before|after, late_s, times}
+    usage, abnormal   what it says of a volume's space and condition
     source      directory that is bound instead of the backing one
     stage       mount | nothing | below; filesystem: bind | tmpfs | loop
     device      what a block volume is published as, instead of a loop device of its own
@@ -323,13 +324,12 @@ class Plugin:
                 raise GRPCError(Status.INTERNAL, f"{what}: {error}") from error
 
     def Statistics(self, request: Any, answer: Any) -> Any:  # noqa: N802
-        return answer(
-            usage=[
-                {"total": 1000, "used": 300, "available": 700, "unit": 1},
-                {"total": 9, "used": 2, "available": 7, "unit": 2},
-            ],
-            volume_condition={"abnormal": False, "message": "fine"},
-        )
+        usage = [
+            {"total": 1000, "used": 300, "available": 700, "unit": 1},
+            {"total": 9, "used": 2, "available": 7, "unit": 2},
+        ]
+        condition = {"abnormal": self.control.get("abnormal", False), "message": "fine"}
+        return answer(usage=self.control.get("usage", usage), volume_condition=condition)
 
     def Expand(self, request: Any, answer: Any) -> Any:  # noqa: N802
         return answer(capacity_bytes=request.capacity_range.required_bytes)

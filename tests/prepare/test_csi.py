@@ -119,7 +119,7 @@ class Hasty:
     def __init__(self, csi: CsiWorld, ask: Any) -> None:
         self._helper, self._ask = csi.node.csi, ask
 
-    def ask(self, key: str, plugin: str, call: Any) -> Any:
+    def ask(self, key: str, plugin: str, call: Any, _deadline_s: float | None = None, /) -> Any:
         return self._ask(key, plugin, call, 0.3)
 
     def __getattr__(self, name: str) -> Any:

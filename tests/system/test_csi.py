@@ -83,6 +83,8 @@ def test_two_jobs_share_a_volume_and_whoever_dies_in_between_they_keep_it(site: 
         one, two = bound(client, "one"), bound(client, "two")
         file = plugin.folder.parent / "claims" / two / "data/file"
         assert file.read_text() == "payload"
+        told = {"csi.fake.node": "node-7", "csi.fake.volumes": 1, "csi.volume.shared.bytes_used": 300}
+        site.until(lambda: told.items() <= site.values("node1").items())
         agent.kill()
         plugin.stop()
         agent.start()
