@@ -310,9 +310,10 @@ def _document(entry: "Entry", report: "Report", standing: str) -> dict[str, Any]
             {
                 "what": steps.describe(work.step),
                 "state": str(work.state),
-                "evidence": {name: one for name, one in work.evidence.items() if name != "variables"},
+                "evidence": {name: one for name, one in work.evidence.items() if name != "variables"}
+                | {name: one for name, one in entry.progress.get(number, {}).items() if name == "used"},
             }
-            for work in entry.works  # whoever asks may see all but what a job was told
+            for number, work in enumerate(entry.works)  # whoever asks may see all but what a job was told
         ],
     }
 

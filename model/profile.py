@@ -95,11 +95,26 @@ class SharedVolume(_Section, frozen=True, kw_only=True):
     """What a job that runs again finds."""
 
 
+class Limit(StrEnum):
+    """What keeps a scratch directory from becoming larger than asked."""
+
+    AUTO = "auto"
+    """The first of the following that the file system of the scratch root offers."""
+    PROJECT = "project"
+    """A project quota: XFS, ext4 and f2fs that are mounted with `prjquota`."""
+    QGROUP = "qgroup"
+    """A subvolume with a quota group: btrfs on which quotas are enabled."""
+    FILE = "file"
+    """An ext4 file system in a file of that size, on any file system."""
+
+
 class ScratchRoot(_Section, frozen=True, kw_only=True):
     """Where scratch directories are made. Each is gone when its claim is released."""
 
     path: str = ""
-    """A directory of this host, for file systems in files; '' for memory."""
+    """A directory of this host that only root may write to; '' for memory."""
+    limit: Limit = Limit.AUTO
+    """What keeps each from becoming larger than asked; in memory it is a tmpfs of that size."""
 
 
 class ClaimPorts(_Section, frozen=True, kw_only=True):

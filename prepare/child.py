@@ -26,9 +26,11 @@ from typing import Any
 import msgspec
 
 from xce.linux import spawn, syscalls
-from xce.prepare.errand import ERRANDS
+from xce.prepare import errand as files
+from xce.prepare import quota
 from xce.prepare.step import Evidence, StepFailed
 
+ERRANDS = files.ERRANDS | quota.ERRANDS
 AT_ONCE = 16
 """Children at work."""
 ABANDONED = 16

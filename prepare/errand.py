@@ -33,7 +33,7 @@ def opened(fd: int) -> Iterator[int]:
 def source(*, source: str, path: str) -> Evidence:
     """What a bind mount of a directory will look like in the mount table: its device and root."""
     with opened(_directory(source, path)) as fd:
-        return _described(fd)
+        return described(fd)
 
 
 def bind(*, source: str, path: str, point: str, read_only: bool) -> Evidence:
@@ -45,7 +45,7 @@ def bind(*, source: str, path: str, point: str, read_only: bool) -> Evidence:
         mountapi.set_attributes(tree, attributes)
         with opened(beneath.open_root(point)) as target:
             mountapi.attach(tree, target)
-        return _described(fd)
+        return described(fd)
 
 
 def make(*, type: str, options: dict[str, Any], point: str, mode: int = 0) -> Evidence:  # noqa: A002 - as it is
@@ -281,7 +281,7 @@ def _directory(root: str, path: str) -> int:
         return beneath.open_beneath(top, path, os.O_PATH | os.O_DIRECTORY) if path else os.dup(top)
 
 
-def _described(fd: int) -> Evidence:
+def described(fd: int) -> Evidence:
     """Device, root in it and kind, of what a descriptor stands for, by the mount table."""
     number = mountapi.place(fd).mount
     here = os.readlink(f"/proc/self/fd/{fd}")

@@ -44,7 +44,8 @@ class GroupHandler(Plain[Group]):
         at.node.mark("group.made")
         if old:
             os.makedirs(old, exist_ok=True)
-        return Done({"groups": [group.path, *([old] if old else [])]})
+        groups = [group.path, *([old] if old else [])]
+        return Done({"groups": groups, "controllers": sorted(group.controllers())})
 
     def observe(self, step: Group, evidence: Evidence, at: At) -> str:
         """Whether it is there."""

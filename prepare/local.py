@@ -40,6 +40,7 @@ def node(
     seen_by = settings.namespace if namespace is None else namespace
     own_directory(settings.directory)
     groups_here = groups(settings)
+    groups_here.enable(groups_here.controllers())  # so that whoever starts jobs can set limits for each
     return Node(
         settings=settings,
         profile=lambda name: profile_of(settings, name),

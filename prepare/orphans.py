@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from xce.linux import loopdevice, mountapi, mountinfo
 from xce.linux.cgroup import Cgroup
-from xce.prepare import group, names
+from xce.prepare import group, names, quota
 from xce.prepare.csi import paths
 from xce.prepare.environment import CDI_PREFIX
-from xce.prepare.scratch import image_of
+from xce.prepare.scratch import directory_of, image_of
 from xce.prepare.step import Csi, Environment, Group, Node, Scratch, Stage, Step
 
 STAGED, TRIAL = ".staged", ".visible"
@@ -26,7 +26,7 @@ class Orphan(NamedTuple):
     """Something without an owner."""
 
     kind: str
-    """`control group`, `mount`, `volume`, `directory`, `file`."""
+    """`control group`, `mount`, `volume`, `directory`, `file`, `scratch`."""
     path: str
     seen: str = ""
     """What is in it: processes, files."""
@@ -66,7 +66,7 @@ class _Owned:
                 self.directories |= {step.staging, os.path.dirname(step.target)}
                 self.staged.add(step.staging)
             elif isinstance(step, Scratch) and step.root:
-                self.files.add(f"{step.root}/{image_of(step)}")
+                self.files |= {f"{step.root}/{name(step)}" for name in (image_of, directory_of)}
 
 
 def _groups(node: Node, mine: _Owned) -> Iterator[Orphan]:
@@ -111,12 +111,12 @@ def _files(node: Node, mine: _Owned) -> Iterator[Orphan]:
     roots = {root.path for profile in node.settings.profiles.values() for root in profile.scratch.values()}
     safe = {root for root in roots - {""} if mountinfo.may_hang(root, node.mounts()) is None}
     places = [(cdi, CDI_PREFIX, ".json")] if cdi else []
-    places += [(root, "xce-", ".img") for root in sorted(safe)]
+    places += [(root, "xce-", end) for root in sorted(safe) for end in (".dir", ".img")]
     for directory, prefix, suffix in places:
         for name in _listed(directory):
             path = f"{directory}/{name}"
             if name.startswith(prefix) and name.endswith(suffix) and path not in mine.files:
-                yield Orphan("file", path)
+                yield Orphan("scratch" if suffix == ".dir" else "file", path)
 
 
 def _listed(directory: str) -> list[str]:
@@ -142,6 +142,8 @@ def clean(orphan: Orphan, node: Node) -> str:
             return _clean_directory(orphan.path)
         elif _in_use(orphan.path, node):
             return "it is mounted"
+        elif orphan.kind == "scratch":
+            return _clean_scratch(orphan.path)
         else:
             os.unlink(orphan.path)
     except FileNotFoundError:
@@ -169,5 +171,17 @@ def _clean_directory(path: str) -> str:
     return ""
 
 
+def _clean_scratch(path: str) -> str:
+    """With all that is in it: it was to go with its binding."""
+    root, name = os.path.split(path)
+    left = quota.clear(root=root, image="", directory=name, number=0)["left"]
+    return f"{left[0][0]}: {left[0][1]}" if left else ""
+
+
 def _in_use(path: str, node: Node) -> bool:
-    return any(loopdevice.backing(mount.device) == path for mount in node.mounts() if mount.kind == "ext4")
+    """Whether a file is mounted, or the directory in a scratch; told by its name, which is one binding's."""
+    inside = f"/{os.path.basename(path)}/{quota.DATA}"
+    return any(
+        mount.root.endswith(inside) or (mount.kind == "ext4" and loopdevice.backing(mount.device) == path)
+        for mount in node.mounts()
+    )

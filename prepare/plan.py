@@ -245,6 +245,7 @@ class _Planner:
             point=f"{self.home}/scratch",
             bytes=ask.scratch_bytes,
             user=self._user(),
+            limit=root.limit.value,
         )
 
     def _shared(self, shared: SharedAsk) -> Shared:

@@ -1,39 +1,50 @@
 """Scratch: a directory of the user's own that cannot become larger than asked, gone with the binding.
 
-In memory it is a tmpfs of that size; on a scratch root it is an ext4 file system in a file of that size, and
-its space is set aside when it is made. Quotas of projects are not used: they want a file system that was made
-and mounted for them, this works on any.
+In memory it is a tmpfs of that size. On a scratch root it is what the file system there offers: a directory
+with a project quota (XFS, ext4, f2fs), a subvolume with a limit (btrfs), else an ext4 file system in a file
+of that size, whose space is set aside when it is made. The admin can name one of them. How it is limited is
+in the evidence, with what was read back.
 """
 
 import os
+import zlib
 from typing import Any
 
 from xce.linux import loopdevice
 from xce.linux.mountinfo import Mount
-from xce.prepare.mounts import IsOurs, ask, changed, found, having, make_point, need_visible, take_off
-from xce.prepare.owner import look_up
-from xce.prepare.step import (
-    ERRAND_S,
-    At,
-    Done,
-    Evidence,
-    Note,
-    Outcome,
-    Plain,
-    Scratch,
-    StepFailed,
-    Wait,
+from xce.model.profile import Limit
+from xce.prepare.mounts import (
+    IsOurs,
+    ask,
+    changed,
+    found,
+    having,
+    is_remote,
+    make_point,
+    need_visible,
+    take_off,
 )
+from xce.prepare.owner import look_up
+from xce.prepare.quota import DATA
+from xce.prepare.step import ERRAND_S, At, Done, Evidence, Note, Outcome, Plain, Scratch, StepFailed, Wait
 
+_LEFT_S = 1.0
 _SOURCE = "xce-scratch"
+MEMORY = "memory"
+WORDS = {
+    MEMORY: "tmpfs",
+    Limit.FILE: "ext4 in a file",
+    Limit.PROJECT: "project quota of {type}",
+    Limit.QGROUP: "qgroup of {type}",
+}
 
 
 class ScratchHandler(Plain[Scratch]):
     """See the module."""
 
     def key(self, step: Scratch) -> str:
-        """The mount point."""
-        return f"mount:{step.point}"
+        """Those on disk are one thing, so that no project is given to two."""
+        return "scratch" if step.root else f"mount:{step.point}"
 
     def describe(self, step: Scratch) -> str:
         """One line."""
@@ -41,32 +52,64 @@ class ScratchHandler(Plain[Scratch]):
         return f"scratch of {step.bytes >> 20} MiB in {where} on {step.point} for {step.user}"
 
     def look(self, step: Scratch, evidence: Evidence, at: At) -> Note | Wait | None:
-        """Whose it will be."""
-        return look_up(step.user, evidence, at)
+        """How it will be limited, and whose it will be."""
+        if "way" in evidence:
+            return look_up(step.user, evidence, at)
+        if not step.root or step.limit == Limit.FILE:
+            return Note({**evidence, "way": Limit.FILE.value if step.root else MEMORY})
+        held = [peer.evidence["number"] for peer in at.peers if peer.evidence.get("number")]
+        arguments = {
+            "root": step.root,
+            "directory": directory_of(step),
+            "start": zlib.crc32(step.name.encode()),
+            "held": held,
+        }
+        try:
+            offered = ask(at, "offer", arguments, remote=is_remote(step.root, at))
+        except OSError as error:
+            raise self._failed(step, error) from error
+        if offered is None:
+            return Wait(ERRAND_S, f"looking at {step.root}")
+        way = way_of(step, offered["ways"])
+        if way == Limit.FILE:
+            return Note({**evidence, "way": way, "instead": offered["ways"]})
+        return Note({**evidence, "way": way} | {key: offered[key] for key in _OFFERED})
 
     def do(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
         """Make and mount it, or take what is there."""
         need_visible(at)
-        if (there := found(step.point, _ours(step), at)) is None:
-            make_point(step.point)
-            at.node.mark("scratch.point-made")
-            try:
-                made = self._make(step, evidence, at)
-            except OSError as error:
-                raise StepFailed(f"cannot make {self.describe(step)}: {error.strerror}") from error
-            if made is None:
-                return Wait(ERRAND_S, f"making {self.describe(step)}")
-            at.node.mark("scratch.mounted")
-            there = found(step.point, _ours(step), at)
+        way = _way(step, evidence)
+        there = found(step.point, _ours(step, evidence), at)
+        try:
+            if way in _QUOTAS:
+                new = there is None and "mount" not in evidence
+                made = ask(at, "room", _room(step, evidence, new=new), remote=is_remote(step.root, at))
+                if made is None or "left" in made:  # an old one with more in it than is removed at once
+                    return Wait(ERRAND_S if made is None else 0, f"making {self.describe(step)}")
+                evidence = {**evidence, "number": made["number"], "limited_to": made["limited_to"]}
+                at.node.mark("scratch.room-made")
+            if there is None:
+                make_point(step.point)
+                at.node.mark("scratch.point-made")
+                if self._mount(step, evidence, at) is None:
+                    return Wait(ERRAND_S, f"making {self.describe(step)}")
+                at.node.mark("scratch.mounted")
+                there = found(step.point, _ours(step, evidence), at)
+        except OSError as error:
+            raise self._failed(step, error) from error
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
-        limit = "ext4 in a file" if step.root else "tmpfs"
+        limit = WORDS[way].format(**evidence)
         return Done({**evidence, **there, "limit": limit, "bytes": step.bytes})
 
-    def _make(self, step: Scratch, evidence: Evidence, at: At) -> Evidence | None:
+    def _mount(self, step: Scratch, evidence: Evidence, at: At) -> Evidence | None:
         arguments: dict[str, Any]
-        uid, gid = evidence["uid"], evidence["gid"]
-        if step.root:
+        uid, gid, way = evidence["uid"], evidence["gid"], _way(step, evidence)
+        if way in _QUOTAS:
+            home = f"{step.root}/{directory_of(step)}"
+            arguments = {"source": home, "path": DATA, "point": step.point, "read_only": False}
+            return ask(at, "bind", arguments, remote=is_remote(step.root, at))
+        if way == Limit.FILE:
             arguments = {"root": step.root, "name": image_of(step), "bytes": step.bytes, "point": step.point}
             arguments |= {"uid": uid, "gid": gid, "new": "mount" not in evidence}
             return ask(at, "loop", arguments, remote=True)
@@ -75,17 +118,46 @@ class ScratchHandler(Plain[Scratch]):
         arguments = {"type": "tmpfs", "options": options, "point": step.point}
         return ask(at, "make", arguments, remote=False)
 
+    def _failed(self, step: Scratch, error: OSError) -> StepFailed:
+        return StepFailed(f"cannot make {self.describe(step)}: {error.strerror}")
+
     def observe(self, step: Scratch, evidence: Evidence, at: At) -> str:
-        """Compare with the mount table."""
-        return changed(evidence, at, read_only=False)
+        """Compare with the mount table, and a limit with what the file system says of it."""
+        problem = changed(evidence, at, read_only=False)
+        if problem or _way(step, evidence) not in _QUOTAS:
+            return problem
+        arguments = _place(step, evidence) | {"way": evidence["way"], "size": step.bytes}
+        seen = ask(at, "measure", arguments, remote=is_remote(step.root, at))
+        if seen is None:
+            return str(at.progress.get("problem", ""))
+        at.progress["used"], at.progress["problem"] = seen["used"], seen["problem"]
+        return f"{step.root}/{directory_of(step)}: {seen['problem']}" if seen["problem"] else ""
 
     def undo(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
         """Take it off; what was in it goes with it."""
-        outcome = take_off(step.point, _ours(step), evidence, at)
+        outcome = take_off(step.point, _ours(step, evidence), evidence, at)
         if not step.root or not isinstance(outcome, Done):
             return outcome
-        gone = ask(at, "unlink", {"root": step.root, "name": image_of(step)}, remote=True)
-        return Wait(ERRAND_S, f"removing {step.root}/{image_of(step)}") if gone is None else Done()
+        if not evidence.keys() & {"way", "mount"}:
+            return Done()  # nothing was made yet
+        arguments = _place(step, evidence) | {"image": image_of(step)}
+        gone = ask(at, "clear", arguments, remote=True)
+        if gone is None:
+            return Wait(ERRAND_S, f"removing {step.root}/{directory_of(step)}")
+        if gone["left"]:
+            path, why = gone["left"][0]
+            seconds = 0 if why == "not finished yet" else _LEFT_S
+            return Wait(seconds, f"{step.root}/{path}: {why}", blocker=seconds > 0)
+        return Done()
+
+
+def way_of(step: Scratch, ways: dict[str, str]) -> str:
+    """How a scratch is limited, by what its file system offers: in `ways` is for each why not, or ''."""
+    if step.limit == Limit.AUTO:
+        return next((way for way in _QUOTAS if not ways[way]), Limit.FILE.value)
+    if why := ways[step.limit]:
+        raise StepFailed(f"scratch root {step.root} is to have limits by {step.limit}, but {why}")
+    return step.limit
 
 
 def image_of(step: Scratch) -> str:
@@ -93,9 +165,35 @@ def image_of(step: Scratch) -> str:
     return f"xce-{step.name}.img"
 
 
-def _ours(step: Scratch) -> IsOurs:
-    if not step.root:
+def directory_of(step: Scratch) -> str:
+    """The directory or subvolume."""
+    return f"xce-{step.name}.dir"
+
+
+_QUOTAS = (Limit.PROJECT.value, Limit.QGROUP.value)
+_OFFERED = ("type", "device", "root", "number")
+
+
+def _way(step: Scratch, evidence: Evidence) -> str:
+    """As it was written down; before there was a choice, it was a file."""
+    return str(evidence.get("way", Limit.FILE.value if step.root else MEMORY))
+
+
+def _place(step: Scratch, evidence: Evidence) -> dict[str, Any]:
+    return {"root": step.root, "directory": directory_of(step), "number": evidence.get("number", 0)}
+
+
+def _room(step: Scratch, evidence: Evidence, *, new: bool) -> dict[str, Any]:
+    given = {key: evidence[key] for key in ("way", "uid", "gid")}
+    return _place(step, evidence) | given | {"size": step.bytes, "new": new}
+
+
+def _ours(step: Scratch, evidence: Evidence) -> IsOurs:
+    way = _way(step, evidence)
+    if way == MEMORY:
         return having(kind="tmpfs", source=_SOURCE)
+    if way in _QUOTAS:
+        return having(device=evidence["device"], root=evidence["root"])
     image = os.path.realpath(step.root) + "/" + image_of(step)
 
     def is_ours(mount: Mount) -> bool:

@@ -186,6 +186,8 @@ class Scratch(_Step, frozen=True, kw_only=True, tag="scratch"):
     point: str
     bytes: int
     user: str
+    limit: str = "auto"
+    """`Limit` of the scratch root."""
 
 
 class Shared(_Step, frozen=True, kw_only=True, tag="shared"):

@@ -7,13 +7,14 @@ in and after each step. Nothing names them here, so a new kind of step is covere
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.prepare.quota_disk import KINDS, mounted
 from tests.prepare.world import FULL_ASK, World
 from xce.linux.cgroup import Cgroup
 from xce.model.claim import Ask, BindingState, Consumer, MountAsk, SharedAsk
@@ -96,6 +97,10 @@ def prepare_disk(world: World) -> None:
     world.bind(Ask(scratch_bytes=2 << 20, scratch="disk"), cards=["full"], binding="b1")
 
 
+def prepare_quota(world: World) -> None:
+    world.bind(Ask(scratch_bytes=2 << 20, scratch="quota"), cards=["full"], binding="b1")
+
+
 SCENARIOS = {
     "prepare": Scenario(nothing, prepare, {"b1": READY}),
     "release": Scenario(prepare, release, {"b1": RELEASED}),
@@ -106,6 +111,10 @@ SCENARIOS = {
         prepare_first_twin, prepare_twin, {"b0": READY, "b1": READY}
     ),
     "release beside another of the consumer": Scenario(prepare_twins, release, {"b0": READY, "b1": RELEASED}),
+}
+QUOTA_SCENARIOS = {
+    "prepare": Scenario(nothing, prepare_quota, {"b1": READY}),
+    "release": Scenario(prepare_quota, release, {"b1": RELEASED}),
 }
 
 
@@ -126,7 +135,8 @@ class Watch:
 @contextlib.contextmanager
 def worlds(place: Path, group: Cgroup, mark: Callable[[str], None]) -> Iterator[World]:
     group.create()
-    world = World(place, group, mark=mark)
+    quota = place.parent / "quota"
+    world = World(place, group, mark=mark, quota=quota if quota.exists() else None)
     try:
         yield world
     finally:
@@ -205,9 +215,27 @@ def again(world: World, scenario: Scenario) -> None:
 def test_c_sta_03_killed_at_every_point_nothing_is_lost_and_nothing_left(
     fast: Path, world: World, name: str
 ) -> None:
-    scenario = SCENARIOS[name]
+    kill_at_every_point(fast, world, SCENARIOS[name])
+
+
+@pytest.mark.parametrize("name", QUOTA_SCENARIOS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_c_sta_03_killed_at_every_point_no_limit_is_left_on_a_disk_with_quotas(
+    fast: Path, world: World, kind: str, name: str
+) -> None:
+    disks = mounted(kind, fast)
+    disk = next(disks)
+    kill_at_every_point(fast, world, QUOTA_SCENARIOS[name], only=("scratch", "order"))
+    assert disk.limits() == {}
+    next(disks, None)
+
+
+def kill_at_every_point(fast: Path, world: World, scenario: Scenario, only: Sequence[str] = ()) -> None:
+    """All points; or those of some kinds of step, where the others are the same in another scenario."""
     points = passed(fast / "whole", world.group.child("whole"), scenario)
     assert len(points) > 20
+    if only:
+        points = [point for point in points if point.name.partition(".")[0] in only]
     wrong: Evidence = {}
     for number, at in enumerate(points):
         place, group = fast / str(number), world.group.child(str(number))

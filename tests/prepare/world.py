@@ -58,8 +58,11 @@ for path in sys.argv[1:]:
 """
 
 
-def settings_for(place: Path, group: Cgroup) -> Claims:
+def settings_for(place: Path, group: Cgroup, quota: Path | None = None) -> Claims:
     """Everything in one directory; check at every turn."""
+    scratch = {"memory": ScratchRoot(), "disk": ScratchRoot(path=str(place / "scratch"))}
+    if quota is not None:
+        scratch["quota"] = ScratchRoot(path=str(quota))
     return Claims(
         directory=str(place / "run"),
         cgroup=group.path,
@@ -75,7 +78,7 @@ def settings_for(place: Path, group: Cgroup) -> Claims:
                     "fixed": Volume(path=str(place / "data"), read_only=True),
                     "staged": Volume(type="tmpfs", options=["size=1m"]),
                 },
-                scratch={"memory": ScratchRoot(), "disk": ScratchRoot(path=str(place / "scratch"))},
+                scratch=scratch,
                 shared={
                     "home": SharedVolume(path=str(place / "shared"), retention_s=0),
                     "foreign": SharedVolume(path=str(place / "foreign")),
@@ -102,7 +105,9 @@ class World:
         for name in ("data/dir", "shared", "state", "scratch"):
             (place / name).mkdir(parents=True, exist_ok=True)
         (place / "data/file").write_text("data")
-        self.settings = settings_for(place, group)
+        self.quota: Path | None = overrides.pop("quota", None)
+        """A scratch root on a file system with quotas."""
+        self.settings = settings_for(place, group, self.quota)
         self.instances = dict(INSTANCES)
         self.numbers = iter(range(1, 100_000))
         self.boot = BOOT
@@ -254,6 +259,7 @@ class World:
         found = self.mounts() + [group.path for group in self.group.children()]
         for name in ("run", "cdi", "shared", "scratch"):
             found += [str(path) for path in (self.place / name).rglob("*") if path.name != ".staged"]
+        found += [str(path) for path in self.quota.glob("xce-*")] if self.quota else []
         return found
 
     def close(self) -> None:

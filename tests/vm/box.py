@@ -1,5 +1,6 @@
 """Booting the throw-away machine of `vmbox` with this project in it."""
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -16,10 +17,12 @@ TOOLS = ("qemu-system-x86_64", "mmdebstrap", "busybox", "cpio", "mke2fs")
 PACKAGES = "qemu-system-x86 mmdebstrap busybox-static kmod e2fsprogs cpio"
 NOT_TO_BE_HAD, TIMED_OUT = 3, 124
 """Exit statuses of `vmbox build` and `vmbox run`."""
+CRASHED = 125
+"""Of `vmbox run`: the machine went down before its script was at its end."""
 PRELUDE = """set -e
 mkdir -p /tmp/xce /tmp/site
-mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro xce /tmp/xce
-mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro site /tmp/site
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro,cache=loose xce /tmp/xce
+mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro,cache=loose site /tmp/site
 export PYTHONPATH=/tmp/xce:/tmp/site PYTHONDONTWRITEBYTECODE=1
 """
 
@@ -31,7 +34,8 @@ def need() -> None:
         pytest.skip(f"no {', '.join(missing)}: apt install {PACKAGES}")
     if os.uname().machine != "x86_64" or not Path("/etc/debian_version").exists():
         pytest.skip("the machine is built of an x86-64 Debian alone")
-    if (image() / "root.img").exists():
+    built_by, this = image() / "built-by", hashlib.sha256(VMBOX.read_bytes()).hexdigest()
+    if built_by.exists() and built_by.read_text().split()[0] == this:
         return
     if os.geteuid() != 0:
         pytest.skip("the machine has not been built yet, which needs root")
@@ -47,8 +51,11 @@ def image() -> Path:
     return Path(os.environ.get("XCE_VMBOX", f"{cache}/xce/vm")) / "image"
 
 
-def run(folder: Path, script: str, *devices: str) -> str:
-    """Run a script as root in a machine with these devices; `folder` is its working directory. Its output."""
+def run(folder: Path, script: str, *devices: str, ends: int = 0) -> str:
+    """Run a script as root in a machine with these devices; `folder` is its working directory. Its output.
+
+    `ends`: what the script ends with; `CRASHED` if the machine is to go down with it.
+    """
     site = importlib.util.find_spec("msgspec")
     assert site is not None
     assert site.origin is not None
@@ -67,5 +74,5 @@ def run(folder: Path, script: str, *devices: str) -> str:
     sys.stdout.write(done.stdout)
     if done.returncode == TIMED_OUT and not (folder / "out.log").exists():
         pytest.skip("a virtual machine does not even boot in time here: too slow without KVM")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == ends, done.stdout + done.stderr
     return done.stdout

@@ -1,0 +1,190 @@
+"""Directories that cannot become larger than asked, as errands (see `errand`): of a project, or a subvolume.
+
+`ROOT/DIRECTORY` is root's, and has the limit: it belongs to a project of its own, or is such a subvolume.
+`ROOT/DIRECTORY/data` is the user's, who gets to it through its mount alone. The number of a project is ours
+from the moment that it is written down; the file system itself knows those that are in use.
+"""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable
+
+from xce.linux import beneath, btrfs, mountapi, quota
+from xce.prepare.errand import LOOKED_AT, described, opened, unlink
+from xce.prepare.step import Evidence
+
+PROJECTS = range(0x58430000, 0x58440000)
+"""Numbers of projects that are ours to give; those of admins are small."""
+DATA = "data"
+_SLACK = 1 << 16
+"""A limit is rounded up to whole blocks."""
+_SETTLED_S = 1.0
+"""After files were removed, until the file system has counted them off."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def offer(*, root: str, directory: str, start: int, held: list[int]) -> Evidence:
+    """What the file system of a scratch root can do, why not the rest; where the data will be; a project.
+
+    Of a project in use, or `held`, nothing is taken; one that the directory has from before stays.
+    """
+    with opened(os.open(root, _DIRECTORY)) as top:
+        seen = described(top)
+        projects = "" if quota.enforced(top) else "it does not keep to project quotas (mount option prjquota)"
+        volumes = btrfs.trouble(top) if seen["type"] == "btrfs" else "it is not btrfs"
+        return {
+            "ways": {"project": projects, "qgroup": volumes},
+            "type": seen["type"],
+            "device": seen["device"],
+            "root": f"{seen['root'].rstrip('/')}/{directory}/{DATA}",
+            "number": 0 if projects else _project(top, directory, start, held),
+        }
+
+
+def _project(top: int, directory: str, start: int, held: list[int]) -> int:
+    before = _project_of(top, directory)
+    if before and before not in held:
+        return before
+    for number in range(start, start + len(PROJECTS)):
+        project = PROJECTS[number % len(PROJECTS)]
+        if project not in held and quota.account(top, project).free:
+            return project
+    raise OSError(errno.ENOSPC, "no project number is free")
+
+
+def room(
+    *,
+    root: str,
+    directory: str,
+    way: str,
+    number: int,
+    size: int,
+    uid: int,
+    gid: int,
+    new: bool,
+) -> Evidence:
+    """A directory with a limit; `new`: empty. As `measure`, or what is `left` of an old one."""
+    with opened(os.open(root, _DIRECTORY)) as top:
+        if new and (left := _remove(top, directory)):
+            return {"left": left}
+        with opened(_made(top, directory, way)) as home:
+            number = number if way == "project" else btrfs.number(home)
+            _limit(home, way, number, size)
+            with opened(beneath.make_directory(home, DATA, 0o700)) as data:
+                for place in (home, data) if way == "project" else ():
+                    if quota.project(place) != (number, True):
+                        quota.assign(place, number)
+                if os.fstat(data).st_uid != uid and os.fstat(data).st_uid == os.geteuid():
+                    os.fchown(data, uid, gid)
+    seen = measure(root=root, directory=directory, way=way, number=number, size=size)
+    if seen["problem"]:
+        raise OSError(errno.EIO, seen["problem"])
+    return seen
+
+
+def _made(top: int, directory: str, way: str) -> int:
+    if way == "qgroup":
+        with contextlib.suppress(FileExistsError):
+            btrfs.create(top, directory)
+            os.chmod(directory, 0o700, dir_fd=top)
+    return beneath.make_directory(top, directory, 0o700)
+
+
+def _limit(fd: int, way: str, number: int, size: int) -> None:
+    account: Callable[[int, int], quota.Account | btrfs.Account]
+    account, limit = (quota.account, quota.limit) if way == "project" else (btrfs.account, btrfs.limit)
+    if not size <= account(fd, number).limit < size + _SLACK:
+        limit(fd, number, size)
+
+
+def measure(*, root: str, directory: str, way: str, number: int, size: int) -> Evidence:
+    """Number, limit and use of a directory as the kernel has them, and what is not as it should be."""
+    with (
+        opened(os.open(root, _DIRECTORY)) as top,
+        opened(os.open(directory, _DIRECTORY, dir_fd=top)) as home,
+        opened(os.open(DATA, _DIRECTORY, dir_fd=home)) as data,
+    ):
+        problem = ""
+        account: quota.Account | btrfs.Account
+        if way == "project":
+            account = quota.account(home, number)
+            strays = [place for place in (home, data) if quota.project(place) != (number, True)]
+            problem = f"it is not of project {number} any more" if strays else ""
+        else:
+            account = btrfs.account(home, number)
+            inner = btrfs.within(home, number)
+            problem = f"there are {len(inner)} subvolumes in it, which have no limit" if inner else ""
+            if btrfs.number(home) != number:
+                problem = f"it is not subvolume {number} any more"
+        if not size <= account.limit < size + _SLACK:
+            problem = f"its limit is {account.limit} bytes and not {size}"
+        return {"number": number, "limited_to": account.limit, "used": account.used, "problem": problem}
+
+
+def clear(*, root: str, image: str, directory: str, number: int) -> Evidence:
+    """Remove whatever is there of a scratch: file, directory, subvolume, limit; what is `left`, and why.
+
+    For a child: it waits until the file system has counted off what was removed.
+    """
+    if image:
+        unlink(root=root, name=image)
+    with opened(os.open(root, _DIRECTORY)) as top:
+        number = number or _project_of(top, directory)
+        left = _remove(top, directory)
+        if left or number not in PROJECTS or not quota.enforced(top):
+            return {"left": left}
+        quota.limit(top, number, 0)
+        until = time.monotonic() + _SETTLED_S
+        while not (seen := quota.account(top, number)).free and time.monotonic() < until:
+            time.sleep(0.01)
+        if not seen.free:
+            left = [["", f"{seen.used} bytes in {seen.inodes} files are still counted of project {number}"]]
+        return {"left": left}
+
+
+def _remove(top: int, directory: str) -> list[list[str]]:
+    """A directory of ours with all in it."""
+    try:
+        home = os.open(directory, _DIRECTORY, dir_fd=top)
+    except FileNotFoundError:
+        return []
+    with opened(home):
+        if mountapi.place(home).mount != mountapi.place(top).mount:
+            return [[directory, "a file system is mounted on it"]]
+        if volume := btrfs.number(home):
+            _destroy(top, volume)
+            return []
+    return [list(one) for one in beneath.remove_tree(top, directory, budget=LOOKED_AT)]
+
+
+def _project_of(top: int, directory: str) -> int:
+    """The project of a directory of ours, if it has one; 0 if not."""
+    try:
+        with opened(os.open(directory, _DIRECTORY, dir_fd=top)) as home:
+            number = quota.project(home).id if quota.enforced(home) else 0
+    except OSError:
+        return 0
+    return number if number in PROJECTS else 0
+
+
+def _destroy(top: int, volume: int) -> None:
+    """A subvolume, and those in it. Newer kernels forget their groups themselves, with their last file.
+
+    Its limit goes first: to remove one from within needs room.
+    """
+    if not btrfs.trouble(top):
+        btrfs.limit(top, volume, 0)
+    for number in (*btrfs.within(top, volume), volume):
+        btrfs.destroy(top, number)
+        with contextlib.suppress(OSError):
+            btrfs.forget(top, number)
+
+
+ERRANDS: dict[str, Callable[..., Evidence]] = {
+    "offer": offer,
+    "room": room,
+    "measure": measure,
+    "clear": clear,
+}
