@@ -21,6 +21,7 @@ COMMANDS = {
     "pools": "list pools: base, borrowed, and what their reporters say",
     "pool": "set a pool's amount of a resource",
     "claim": "make, bind, show, follow and release claims",
+    "provide": "play the provider of claims, with delays and faults, by the rules of a file",
     "quarantine": "list what may not be used, put something there, or clear it",
     "doctor": "check this host: files, keys, ports, store, limits, refused agents, tokens",
     "watch": "follow the changes, one line each",

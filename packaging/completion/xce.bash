@@ -31,6 +31,7 @@ _xce() {
         xce-broker/pools) words='--broker --key --broker-key --timeout --json --help' ;;
         xce-broker/pool) words='set --help --base --borrowed --broker --key --broker-key --timeout --op-id' ;;
         xce-broker/claim) words='create list show bind wait release delete watch --help --instances --scratch --consumer --wait --problems --binding --force --reason --form --owner --project --access --reclaim --provider --mount --ports --shared --env --profile --json --broker --key --broker-key --timeout --file --host --gang --state --definition --user --job --index --read-only --within --count --seconds' ;;
+        xce-broker/provide) words='--broker --key --broker-key --timeout --name --seconds --help --role' ;;
         xce-broker/quarantine) words='list set clear --help --reason --host --json --broker --key --broker-key --timeout' ;;
         xce-broker/doctor) words='--config --json --help' ;;
         xce-broker/watch) words='--broker --key --broker-key --timeout --location --count --seconds --json --help' ;;
@@ -46,7 +47,7 @@ _xce() {
         case $program in
             xce-agent) words='run status inventory topology discovery reporter explain claim csi doctor join key removal --help' ;;
             xce-reporter) words='run status replay simulate fleet --help' ;;
-            xce-broker) words='run status hosts host drain hold supply types pools pool claim quarantine doctor watch snapshot key backup restore export token --help' ;;
+            xce-broker) words='run status hosts host drain hold supply types pools pool claim provide quarantine doctor watch snapshot key backup restore export token --help' ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")

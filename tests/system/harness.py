@@ -289,6 +289,18 @@ class Site:
         self.others.append(program)
         return program
 
+    def provider(self, name: str, rules: str) -> Program:
+        """`xce-broker provide`: a simulated provider, not started yet."""
+        folder = self.folder / f"provider-{name}"
+        folder.mkdir()
+        keys.save(self.key(name, "provider"), folder / "provider.key")
+        argv = [*python("xce.broker.cli"), "provide", rules, "--broker", self.broker.endpoint]
+        argv += ["--key", str(folder / "provider.key")]
+        argv += ["--broker-key", str(self.broker.folder / "broker.pub")]
+        program = Program(f"provider {name}", folder, argv, {})
+        self.others.append(program)
+        return program
+
     def client(self, key: KeyPair | None = None, **options: Any) -> Client:
         """A client of the running broker; the caller closes it."""
         key = key or self.admin

@@ -8,8 +8,18 @@ import pytest
 from tests.system.harness import Site
 from tests.system.test_fleet import linked
 from xce.broker.client import Changed, Fresh
-from xce.model.claim import Ask, BindingState, Claim, Consumer, InstanceAsk
-from xce.model.message import BindingView, ClaimBind, ClaimCreate, ClaimRelease, Done, Pick, Place
+from xce.model.claim import Ask, BindingState, Claim, ClaimForm, Consumer, InstanceAsk, Reclaim
+from xce.model.message import (
+    BindingView,
+    ClaimBind,
+    ClaimCreate,
+    ClaimDelete,
+    ClaimRelease,
+    ClaimView,
+    Done,
+    Pick,
+    Place,
+)
 
 pytestmark = [pytest.mark.system]
 
@@ -152,3 +162,45 @@ def test_a_file_that_does_not_fit_is_refused_with_line_and_key(site: Site, tmp_p
     fleet.start()
     assert fleet.ended() == 2
     assert "wrong.yaml:2: bindings[0].prepare" in fleet.log.read_text()
+
+
+def test_a_simulated_provider_makes_claims_and_lets_go_of_them(site: Site, tmp_path: Path) -> None:
+    rules = tmp_path / "claims.yaml"
+    rules.write_text(
+        "claims:\n"
+        "  - {claims: [bad], fail: no space in pool fast}\n"
+        "  - {create_s: 0.3, delete_s: 0.2, volume: {path: '/volumes/{claim}'}}\n"
+    )
+    fleet = site.fleet(1, claims=str(rules))
+    store = site.provider("store", str(rules))
+    site.broker.start()
+    fleet.start()
+    store.start()
+    site.until(lambda: linked(fleet) == 1)
+
+    def claim(name: str) -> ClaimView | None:
+        return site.snapshot().claims.get(name)
+
+    with site.client() as client:
+        for name in ("vol", "bad"):
+            made = Claim(
+                id=name, form=ClaimForm.STANDALONE, provider="store", reclaim=Reclaim.DELETE, owner="alice"
+            )
+            client.ask(ClaimCreate(id="", claim=made))
+        site.until(lambda: (one := claim("bad")) and one.state == "failed")
+        site.until(lambda: (one := claim("vol")) and one.state == "ready")
+        bad, vol = claim("bad"), claim("vol")
+        assert bad is not None
+        assert vol is not None
+        assert (bad.reason, vol.volume) == ("no space in pool fast", {"path": "/volumes/vol"})
+        place = Place(claim="vol", host="sim1", consumer=Consumer(name="j"))
+        site.until(lambda: site.snapshot().locations["host:sim1"].state == "available")
+        (binding,) = client.ask(ClaimBind(id="", places=[place])).made
+        client.wait_bindings([binding], timeout=10)
+        client.ask(ClaimRelease(id="", bindings=[binding]))
+        site.until(lambda: state(site, binding) in {"released", "gone"})
+        client.ask(ClaimDelete(id="", claim="vol"))
+        assert claim("vol"), "it is gone when its provider says so"
+        site.until(lambda: claim("vol") is None)
+    assert "vol ready" in store.log.read_text()
+    assert "vol released" in store.log.read_text()
