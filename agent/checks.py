@@ -53,10 +53,10 @@ def all_checks(config_path: str) -> Iterator[tuple[str, Check]]:
     named: list[tuple[str, Check]] = [
         ("agent", lambda: _agent(settings)),
         ("unit", lambda: host_checks.unit(settings)),
-        ("privileges", lambda: host_checks.privileges(settings)),
-        ("control groups", lambda: host_checks.control_groups(settings)),
+        ("privileges", lambda: host_checks.privileges(settings, pid)),
+        ("control groups", lambda: host_checks.control_groups(settings, pid)),
         ("jobs", lambda: host_checks.jobs(settings)),
-        ("device filters", lambda: host_checks.filters(settings)),
+        ("device filters", lambda: host_checks.filters(settings, pid)),
         ("mounts", lambda: host_checks.mounts(settings, pid)),
         ("CSI", lambda: host_checks.csi(settings)),
         ("reporters' user", lambda: _user(settings)),

@@ -9,8 +9,9 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,6 +36,7 @@ HIDING = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 """Options with which systemd gives a service a mount namespace of its own, or hides what it has to see."""
+_NO = {"no", "false", "0", "off"}
 STOP_S, WATCHDOG_S = 5.0, 5.0
 _TIME_ERROR = 5
 _NVIDIA = "0x10de"
@@ -49,22 +51,76 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
 
 
+class Needed(NamedTuple):
+    """A capability that the agent works with: its number in capability.h, and what fails without it."""
+
+    name: str
+    number: int
+    purpose: str
+    for_claims: bool = True
+
+
+NEEDED = (
+    Needed("CAP_CHOWN", 0, "directories cannot be given to users", for_claims=False),
+    Needed("CAP_KILL", 5, "what a reporter or a job leaves behind cannot be ended", for_claims=False),
+    Needed("CAP_SETGID", 6, "reporters cannot run as another user", for_claims=False),
+    Needed("CAP_SETUID", 7, "reporters cannot run as another user", for_claims=False),
+    Needed("CAP_SYS_ADMIN", 21, "claims with mounts or devices fail"),
+    Needed("CAP_SYS_RESOURCE", 24, "quotas cannot be set", for_claims=True),
+)
+"""The others of the unit are for single devices and file systems: docs/packaging.md has them all."""
+
 Findings = Iterator[Finding]
 
 
-def privileges(_settings: AgentFile) -> Findings:
-    """Who runs this."""
-    if os.geteuid() == 0:
-        yield Finding("ok", "runs as root: reporters get a user of their own")
+def home(settings: AgentFile, agent_pid: int | None, root: str = "/") -> tuple[Cgroup | None, str]:
+    """The control group in which the agent makes those of reporters, and why it could not; '' if it can.
+
+    The running agent's own group; without one, what its unit will have; without a unit, that of this shell.
+    """
+    if settings.cgroup:
+        group: Cgroup | None = Cgroup(os.path.dirname(settings.cgroup.rstrip("/")))
+    elif agent_pid is None and (files := _unit_files(root)):
+        text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
+        delegated = [value.lower() for value in re.findall(r"^Delegate=(.*?)\s*$", text, re.MULTILINE)]
+        hierarchy = next((mount.point for mount in mountinfo.read() if mount.kind == "cgroup2"), "")
+        group = Cgroup(f"{hierarchy}/system.slice/{UNIT}")
+        return group, "" if delegated and delegated[-1] not in _NO else f"{files[0]} does not delegate it"
     else:
+        group = cgroup.own(pid=agent_pid or "self")
+        if group is not None and group.name == supervisor.BESIDE:
+            group = group.parent()
+    if group is None:
+        return None, "its process is in none of version 2"
+    return group, "" if group.writable() else "it cannot be written"
+
+
+def privileges(settings: AgentFile, agent_pid: int | None = None, proc: str = "/proc") -> Findings:
+    """What the agent may do; without one, who runs this."""
+    if agent_pid is None:
+        user, missing = os.geteuid(), []
+    else:
+        status = Path(proc, str(agent_pid), "status").read_text("ascii", errors="replace")
+        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+        user, held = int(fields["Uid"].split()[1]), int(fields["CapEff"], 16)
+        missing = [one for one in NEEDED if not held >> one.number & 1]
+    who = "the agent" if agent_pid else "this shell"
+    if user != 0:
         yield Finding(
             "warning",
-            f"runs as uid {os.geteuid()}: all reporters run as this user, and others' files stay unread",
+            f"{who} runs as uid {user}: all reporters run as this user, and others' files stay unread",
             "run the agent as root; it gives reporters an unprivileged user",
         )
+        return
+    for one in missing:
+        level = "warning" if one.for_claims and not settings.claims.enabled else "problem"
+        advice = f"systemctl cat {UNIT} shows which CapabilityBoundingSet= leaves it out"
+        yield Finding(level, f"the agent lacks {one.name}: {one.purpose}", advice)
+    if not missing:
+        yield Finding("ok", f"{who} runs as root: reporters get a user of their own")
 
 
-def control_groups(settings: AgentFile) -> Findings:
+def control_groups(settings: AgentFile, agent_pid: int | None = None, root: str = "/") -> Findings:
     """Whether groups can be made, of which version, and with which controllers."""
     table = mountinfo.read()
     if not any(mount.kind == "cgroup2" for mount in table):
@@ -74,22 +130,21 @@ def control_groups(settings: AgentFile) -> Findings:
             "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup",
         )
         return
-    home = Cgroup(os.path.dirname(settings.cgroup.rstrip("/"))) if settings.cgroup else cgroup.own()
-    if home is None or not home.writable():
-        where = home.path if home else "our own group"
+    group, why = home(settings, agent_pid, root)
+    if group is None or why:
         yield Finding(
             "problem",
-            f"cannot make groups in {where}",
+            f"cannot make groups in {group.path if group else 'our own group'}: {why}",
             "Delegate=yes in the unit, or `cgroup:` in agent.yaml",
         )
         return
     mode = "hybrid" if any(mount.kind == "cgroup" for mount in table) else "version 2"
-    yield Finding("ok", f"{mode}; groups can be made in {home.path}")
-    if os.path.exists(f"{home.path}/cgroup.type") and not os.path.exists(f"{home.path}/cgroup.kill"):
+    yield Finding("ok", f"{mode}; groups can be made in {group.path}")
+    if os.path.exists(f"{group.path}/cgroup.type") and not os.path.exists(f"{group.path}/cgroup.kill"):
         yield Finding(
             "warning", "no cgroup.kill: ending a fork bomb may take several rounds", "Linux 5.14 or newer"
         )
-    if missing := {"memory", "pids"} - home.controllers():
+    if group.exists() and (missing := {"memory", "pids"} - group.controllers()):
         what = " and ".join(sorted(missing))
         yield Finding(
             "warning",
@@ -125,10 +180,10 @@ def jobs(_settings: AgentFile) -> Findings:
         yield Finding("ok", "no systemd here: groups of jobs are made beside the agent's own")
 
 
-def filters(settings: AgentFile) -> Findings:
+def filters(settings: AgentFile, agent_pid: int | None = None) -> Findings:
     """Whether devices can be kept from jobs: by the new way, or by the old one."""
     try:
-        group = local.groups(settings.claims)
+        group = local.groups(settings.claims, pid=agent_pid or "self")
     except OSError as error:
         text = f"{error.strerror}: no device filter can be put anywhere"
         yield Finding("problem", text, "boot with systemd.unified_cgroup_hierarchy=1")
@@ -229,23 +284,22 @@ def port_ranges(settings: AgentFile) -> Findings:
         yield Finding("ok", f"{len(ranges)} ranges, none that the kernel uses itself")
 
 
-def clock(_settings: AgentFile) -> Findings:
+def clock(_settings: AgentFile, wall: Callable[[], float] = time.time) -> Findings:
     """Whether time passes, and whether the date is right; only the first is needed."""
     before = time.monotonic()
     time.sleep(0.01)
     if time.monotonic() <= before:
         yield Finding("problem", "the monotonic clock stands still", "this kernel or hypervisor is broken")
-    elif time.time() < RELEASED:
-        yield Finding(
-            "warning", f"the date is {time.strftime('%Y-%m-%d')}: only for showing, but wrong", "set up NTP"
-        )
-    elif _unsynchronised():
+    elif wall() < RELEASED:
+        date = time.strftime("%Y-%m-%d", time.gmtime(wall()))
+        yield Finding("warning", f"the date is {date}: only for showing, but wrong", "set up NTP")
+    elif unsynchronised():
         yield Finding("warning", "nobody keeps the clock right: times in logs drift apart", "set up NTP")
     else:
         yield Finding("ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
 
-def _unsynchronised() -> bool:
+def unsynchronised() -> bool:
     """What adjtimex(2) says; asking changes nothing."""
     state: int = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))
     return state == _TIME_ERROR
@@ -256,20 +310,26 @@ def unit(_settings: AgentFile, root: str = "/") -> Findings:
     if not os.path.isdir(f"{root}run/systemd/system"):
         yield Finding("ok", "no systemd here: whoever starts the agent starts it at boot too")
         return
-    path = next((found for one in UNITS if os.path.exists(found := f"{root}{one}/{UNIT}")), "")
-    if not path:
+    files = _unit_files(root)
+    if not files:
         yield Finding("warning", f"there is no {UNIT}: nothing starts the agent", "install xce-agent")
         return
-    if os.path.realpath(path) == "/dev/null":
+    if os.path.realpath(files[0]) == "/dev/null":
         yield Finding("problem", f"{UNIT} is masked", f"systemctl unmask {UNIT}")
         return
     if any(Path(root, "etc/systemd/system").glob(f"*.wants/{UNIT}")):
-        yield Finding("ok", f"{path} is enabled")
+        yield Finding("ok", f"{files[0]} is enabled")
     else:
         yield Finding("warning", f"{UNIT} is not started at boot", f"systemctl enable {UNIT}")
-    drop_ins = [file for one in UNITS for file in sorted(Path(root, one, f"{UNIT}.d").glob("*.conf"))]
-    for file in [Path(path), *drop_ins]:
+    for file in files:
         yield from _options(file)
+
+
+def _unit_files(root: str) -> list[Path]:
+    """The agent's unit and its drop-ins, as systemd reads them; none where there is no unit."""
+    path = next((found for one in UNITS if os.path.lexists(found := f"{root}{one}/{UNIT}")), "")
+    drop_ins = [file for one in UNITS for file in sorted(Path(root, one, f"{UNIT}.d").glob("*.conf"))]
+    return [Path(path), *drop_ins] if path else []
 
 
 def _options(file: Path) -> Findings:
@@ -331,9 +391,9 @@ def leftovers(settings: AgentFile, name: str, *, running: bool) -> Findings:
 
 def _of_reporters(settings: AgentFile, name: str) -> Findings:
     label = supervisor.label(name, settings.state_directory)
-    own = cgroup.own()
-    home = Cgroup(settings.cgroup) if settings.cgroup else own.child(f"xce-{label}") if own else None
-    if pids := home.pids() if home is not None else []:
+    above, _ = home(settings, None)
+    group = Cgroup(settings.cgroup) if settings.cgroup else above.child(f"xce-{label}") if above else None
+    if pids := group.pids() if group is not None else []:
         some = ", ".join(str(pid) for pid in pids[:8])
         text = f"processes of an earlier agent are left: {some}"
         yield Finding("warning", text, "starting the agent ends them")

@@ -210,9 +210,9 @@ class Inhabited:
             self._events = -1
 
 
-def own(proc_root: str = "/proc") -> Cgroup | None:
-    """The version 2 group that the calling process is in; None if there is none that it can see."""
-    lines = Path(proc_root, "self", "cgroup").read_text(encoding="utf-8").splitlines()
+def own(proc_root: str = "/proc", pid: int | str = "self") -> Cgroup | None:
+    """The version 2 group that a process (the caller) is in; None if there is none that we can see."""
+    lines = Path(proc_root, str(pid), "cgroup").read_text(encoding="utf-8").splitlines()
     inside = next((line[3:] for line in lines if line.startswith("0::")), None)
     if inside is None:
         return None

@@ -2,9 +2,10 @@
 
 SQLite with a rollback journal and synchronous FULL: one file, no log beside it whose loss would go unnoticed.
 Every record is JSON with a checksum over its very bytes and its place; fields that this version does not know
-are kept when a record is written anew. A file that is empty, damaged or of a newer version is set aside, what
-is whole in it is carried over, and the journal says that it is *recovering*: then nothing may be prepared or
-released until somebody who knows has settled what the node holds.
+are kept when a record is written anew. A file that is empty or damaged is set aside, what is whole in it is
+carried over, and the journal says that it is *recovering*: then nothing may be prepared or released until
+somebody who knows has settled what the node holds. A file of an older version is brought up, one of a newer
+version is refused and left as it is.
 
 Used by one thread. A record that cannot be written raises `NotRecorded`, and nothing of it was written.
 """
@@ -14,7 +15,7 @@ import hashlib
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -23,7 +24,6 @@ from xce.linux.paths import sync_directory
 from xce.model.claim import Binding, BindingState, Claim
 from xce.prepare.step import Evidence, Kept, Step
 
-VERSION = 1
 TOMBSTONES = 4096
 """Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
 _FILE = "claims.sqlite"
@@ -36,6 +36,9 @@ CREATE TABLE IF NOT EXISTS record (
 ) WITHOUT ROWID
 """
 
+STEPS: Sequence[str] = (_TABLES,)
+"""Step n takes the file from version n to n + 1. Add steps; never change one that was released."""
+
 T = TypeVar("T", bound=msgspec.Struct)
 Key: TypeAlias = tuple[str, str, int]
 """Kind, name, number."""
@@ -43,6 +46,10 @@ Key: TypeAlias = tuple[str, str, int]
 
 class NotRecorded(Exception):
     """The disk did not take a record; nothing was written, and nothing may be done."""
+
+
+class TooNew(Exception):
+    """The file is of a newer version than this program: it is left to that one."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,9 +102,10 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Journal:
-    """The records of one node, in `directory`. Raises OSError if it cannot be opened at all."""
+    """The records of one node, in `directory`. Raises `TooNew`, and OSError if it cannot be opened at all."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, steps: Sequence[str] = STEPS) -> None:
+        self._steps = steps
         self.path = f"{directory}/{_FILE}"
         os.makedirs(directory, 0o700, exist_ok=True)
         self._raw: dict[Key, bytes] = {}
@@ -227,7 +235,8 @@ class Journal:
             self._connection.execute("DELETE FROM record WHERE kind=? AND name=? AND number=?", key)
             return
         self._connection.execute(
-            "INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?)", (*key, body, _checksum(key, body))
+            "INSERT OR REPLACE INTO record (kind, name, number, body, checksum) VALUES (?, ?, ?, ?, ?)",
+            (*key, body, _checksum(key, body)),
         )
 
     def _get(self, kind: str, name: str, number: int, type_: type[T]) -> T | None:
@@ -245,7 +254,19 @@ class Journal:
     def _open(self) -> sqlite3.Connection:
         if not os.path.exists(self.path):
             self._make()
-        return _connect(self.path)
+        connection = _connect(self.path)
+        self._bring_up(connection)
+        return connection
+
+    def _bring_up(self, connection: sqlite3.Connection) -> None:
+        """Take a whole file from its version to ours: all steps, or none."""
+        if _version(connection) == len(self._steps):
+            return
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for step in self._steps[_version(connection) :]:
+                connection.execute(step)
+            connection.execute(f"PRAGMA user_version={len(self._steps)}")
 
     def _make(self) -> None:
         """A file that is empty was damaged: a new one gets its name when it is whole."""
@@ -254,8 +275,7 @@ class Journal:
             os.unlink(new)
         os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.closing(_connect(new)) as connection:
-            connection.execute(_TABLES)
-            connection.execute(f"PRAGMA user_version={VERSION}")
+            self._bring_up(connection)
         os.rename(new, self.path)
         sync_directory(os.path.dirname(self.path))
 
@@ -269,9 +289,12 @@ class Journal:
             return "it is empty"
         try:
             with contextlib.closing(_connect(self.path)) as connection:
-                version = connection.execute("PRAGMA user_version").fetchone()[0]
-                if version != VERSION:
-                    return f"it is of version {version}, and this is version {VERSION}"
+                known, version = len(self._steps), _version(connection)
+                if version > known:
+                    words = f"{self.path} is of version {version}, this program knows up to {known}"
+                    raise TooNew(f"{words}: install the version that wrote it, or a newer one")
+                if version == 0:
+                    return "it has no version"
                 answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
                 if answer != "ok":
                     return str(answer)
@@ -330,6 +353,11 @@ def live(directory: str) -> list[Order]:
         return [msgspec.json.decode(body, type=Order) for (body,) in rows]
     except (sqlite3.Error, msgspec.MsgspecError) as error:
         raise ValueError(f"cannot read the journal {path}: {error}") from error
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
 
 
 def _connect(path: str) -> sqlite3.Connection:

@@ -63,13 +63,13 @@ def helper(settings: Claims) -> HelperClient:
     return HelperClient(plugins, time.monotonic, program=settings.csi.helper)
 
 
-def groups(settings: Claims) -> Cgroup:
-    """Where consumers' groups are made. Not below our own: jobs outlive the agent. Raises OSError."""
+def groups(settings: Claims, pid: int | str = "self") -> Cgroup:
+    """Where consumers' groups are made. Not below the agent's (`pid`): jobs outlive it. Raises OSError."""
     if settings.cgroup:
         return Cgroup(settings.cgroup)
     if (unit := jobs_unit()) is not None:
         return unit
-    own = cgroup.own()
+    own = cgroup.own(pid=pid)
     if own is None:
         raise OSError(2, "no control groups of version 2 are mounted here")
     above = own.parent()

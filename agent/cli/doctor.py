@@ -18,7 +18,7 @@ PROGRAM = "xce-agent doctor"
 USAGE_TEXT = f"""\
 usage: {PROGRAM} [--json] [--config FILE]
 
-exit status: 0 nothing found, 1 something found"""
+exit status: 0 no problem (there may be warnings), 1 a problem was found"""
 PATIENCE_S = 8.0
 """For one check."""
 

@@ -1,5 +1,7 @@
 """The agent's side of claims: a thread with the real executor and journal, and what the link says of it."""
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,3 +220,41 @@ def test_a_profile_whose_ports_the_kernel_uses_too_is_a_trouble_of_the_agent() -
     overlapping = ClaimPorts(low=own[0][0], high=own[0][0])
     told = ports_trouble(Settings(profiles={"wide": Profile(ports=overlapping)}))
     assert told.startswith(f"profile wide: the kernel gives {own[0][0]} to outgoing connections; reserve")
+
+
+def test_a_journal_of_a_newer_version_serves_no_claims_and_says_what_to_install(node: Node) -> None:
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.end()
+    path = node.place / "state/claims.sqlite"
+
+    def of_version(number: int) -> None:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA user_version={number}")
+
+    of_version(99)
+    node.claims = node.begin()
+    assert not node.claims.holdings.serving
+    assert "no claims are served" in node.claims.fault
+    assert "is of version 99, this program knows up to 1: install the version" in node.claims.fault
+    node.end()
+    of_version(1)
+    node.claims = node.begin()  # the newer agent is back, and has all of it
+    assert node.claims.fault == ""
+    assert node.until("b1", READY).evidence
+
+
+def test_what_became_of_a_binding_is_told_once_with_its_claim(node: Node) -> None:
+    told: list[tuple[str, str, str]] = []
+    node.claims.tell = lambda name, one: told.append(
+        (name, one.state.value, node.claims.holdings.claims[name])
+    )
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.claims.ordered(node.prepare("b2", card="none"))
+    node.until("b2", BindingState.FAILED)
+    node.release("b1")
+    node.until("b1", RELEASED)
+    assert told == [("b1", "ready", "c"), ("b2", "failed", "c"), ("b1", "released", "c")]
+    node.standing(b1="released", b2="failed")
+    assert node.claims.holdings.claims == {}

@@ -146,7 +146,7 @@ def test_leftovers_are_groups_mounts_and_journals_that_no_claim_has(
     mount = mountinfo.Mount(1, 0, "0:1", "/", f"{tmp_path}/claims/b1/data", "rw", "tmpfs", "x", "rw")
     monkeypatch.setattr(mountinfo, "read", lambda *_a, **_k: [mount])
     (tmp_path / "claims.sqlite.damaged-1").touch()
-    monkeypatch.setattr(cgroup, "own", lambda: None)
+    monkeypatch.setattr(cgroup, "own", lambda **_: None)
     found = list(host_checks.leftovers(settings, "node1", running=False))
     assert levels(found) == ["warning"] * 3
     assert all(one.advice for one in found)
@@ -236,3 +236,103 @@ def test_csi_is_looked_at_where_there_are_plugins(tmp_path: Path) -> None:
         ("warning", "plugin a"),
         ("warning", "registration"),
     ]
+
+
+def status_of(tmp_path: Path, uid: int, capabilities: int) -> str:
+    """A /proc in which the agent has pid 7."""
+    (tmp_path / "7").mkdir(exist_ok=True)
+    (tmp_path / "7/status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t0\t0\nCapEff:\t{capabilities:016x}\n")
+    return str(tmp_path)
+
+
+def test_what_the_running_agent_may_not_do_is_told_with_what_fails_without_it(tmp_path: Path) -> None:
+    claims = AgentFile(claims=Claims(enabled=True))
+    everything, unable = (1 << 41) - 1, (1 << 41) - 1 & ~(1 << 7) & ~(1 << 21)
+    (good,) = host_checks.privileges(claims, 7, status_of(tmp_path, 0, everything))
+    assert (good.level, "the agent runs as root" in good.text) == ("ok", True)
+    bad = list(host_checks.privileges(claims, 7, status_of(tmp_path, 0, unable)))
+    assert [(one.level, one.text.split(":")[0]) for one in bad] == [
+        ("problem", "the agent lacks CAP_SETUID"),
+        ("problem", "the agent lacks CAP_SYS_ADMIN"),
+    ]
+    assert all("CapabilityBoundingSet" in one.advice for one in bad)
+    without = list(host_checks.privileges(AgentFile(), 7, status_of(tmp_path, 0, unable)))
+    assert levels(without) == ["problem", "warning"], "no claims, no mounts"
+    (user,) = host_checks.privileges(claims, 7, status_of(tmp_path, 1000, 0))
+    assert (user.level, "uid 1000" in user.text) == ("warning", True)
+
+
+def test_control_groups_are_judged_where_the_agents_unit_will_be(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An admin's shell is elsewhere, and says nothing about it."""
+    hierarchy = mountinfo.Mount(1, 0, "0:1", "/", str(tmp_path / "cg"), "rw", "cgroup2", "cgroup2", "rw")
+    monkeypatch.setattr(mountinfo, "read", lambda *_a, **_k: [hierarchy])
+    put(root, "usr/lib/systemd/system/xce-agent.service", PLAIN)
+    (undelegated,) = host_checks.control_groups(AgentFile(), None, root)
+    assert (undelegated.level, "does not delegate" in undelegated.text) == ("problem", True)
+    assert "Delegate=yes" in undelegated.advice
+    put(root, "usr/lib/systemd/system/xce-agent.service", PLAIN + "Delegate=yes\n")
+    (good,) = host_checks.control_groups(AgentFile(), None, root)
+    assert (good.level, f"{tmp_path}/cg/system.slice/xce-agent.service" in good.text) == ("ok", True)
+    put(root, "etc/systemd/system/xce-agent.service.d/site.conf", "[Service]\nDelegate=no\n")
+    assert levels(list(host_checks.control_groups(AgentFile(), None, root))) == ["problem"]
+    monkeypatch.setattr(mountinfo, "read", lambda *_a, **_k: [])
+    (none,) = host_checks.control_groups(AgentFile(), None, root)
+    assert (none.level, "no cgroup2" in none.text) == ("problem", True)
+
+
+def test_control_groups_of_a_running_agent_are_its_own(tmp_path: Path) -> None:
+    """This process stands for the agent; what it is in can be written, a file system for reading cannot."""
+    mine = cgroup.own(pid=os.getpid())
+    assert mine is not None
+    found = list(host_checks.control_groups(AgentFile(), os.getpid(), f"{tmp_path}/"))
+    expected = "ok" if mine.writable() else "problem"
+    assert found[0].level == expected
+    assert mine.path in found[0].text
+    shut = AgentFile(cgroup="/proc/nowhere/agent")
+    (bad,) = host_checks.control_groups(shut, os.getpid())
+    assert (bad.level, "cannot be written" in bad.text) == ("problem", True)
+
+
+def test_a_clock_that_is_wrong_or_kept_by_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_checks, "unsynchronised", lambda: False)
+    assert levels(list(host_checks.clock(AgentFile()))) == ["ok"]
+    (old,) = host_checks.clock(AgentFile(), lambda: 1e9)
+    assert (old.level, old.text) == ("warning", "the date is 2001-09-09: only for showing, but wrong")
+    monkeypatch.setattr(host_checks, "unsynchronised", lambda: True)
+    (adrift,) = host_checks.clock(AgentFile())
+    assert (adrift.level, "nobody keeps the clock right" in adrift.text) == ("warning", True)
+
+
+def test_nothing_left_is_said_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = AgentFile(state_directory=str(tmp_path), claims=Claims(directory=str(tmp_path / "claims")))
+    monkeypatch.setattr(mountinfo, "read", lambda *_a, **_k: [])
+    monkeypatch.setattr(cgroup, "own", lambda **_: None)
+    (none,) = host_checks.leftovers(settings, "node1", running=False)
+    assert (none.level, none.text) == ("ok", "none")
+
+
+def test_a_name_that_no_host_should_have_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(list(checks._identity(AgentFile(name="node7"))))[0] == "ok"
+    assert levels(list(checks._identity(AgentFile(name="localhost"))))[0] == "problem"
+    assert levels(list(checks._identity(AgentFile(name="no name"))))[0] == "problem"
+
+
+def test_a_directory_that_is_missing_shut_or_full_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = AgentFile(state_directory=str(tmp_path), run_directory=str(tmp_path / "none"))
+    assert levels(list(checks._state(settings))) == ["ok", "warning"]
+    full = os.statvfs_result((4096, 4096, 100, 1, 1, 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: full)
+    assert "nearly full" in next(checks._state(settings)).text
+    monkeypatch.setattr(os, "access", lambda *_a, **_k: False)
+    assert "cannot write" in next(checks._state(settings)).text
+
+
+def test_a_program_that_is_missing_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(list(checks._programs(AgentFile()))) == ["ok"]
+    monkeypatch.setattr(os, "access", lambda path, *_a, **_k: "setpriv" not in path)
+    (missing,) = checks._programs(AgentFile())
+    assert (missing.level, missing.advice) == ("problem", "install util-linux")

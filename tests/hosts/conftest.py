@@ -1,6 +1,7 @@
 """Packages of this tree, and hosts to install them on."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -86,7 +87,9 @@ def host(base: Path, packages: Path, tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture(scope="session")
 def repository(packages: Path, older: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Repositories for dnf: `now/`, with what the distribution would give us, `next/` and `older/`."""
+    """Repositories for dnf: `now/`, with what the distribution would give us, `next/`, `older/`, and a later
+    distribution in `python/`, with the next minor version of Python.
+    """
     folder = tmp_path_factory.mktemp("repository")
     for name, source in (("now", packages), ("next", packages / "next"), ("older", older)):
         (folder / name).mkdir()
@@ -95,7 +98,10 @@ def repository(packages: Path, older: Path, tmp_path_factory: pytest.TempPathFac
     _distribution(sorted((folder / "now").glob("*.rpm")), folder / "now")
     for path in folder.glob("now/**/distribution*.rpm"):
         shutil.copy(path, folder / "older")
-    for name in ("now", "next", "older"):
+    (folder / "python").mkdir()
+    ours = [path for path in (folder / "now").glob("*.rpm") if not path.name.startswith("distribution")]
+    _distribution(ours, folder / "python", version="10", python="python3.12")
+    for name in ("now", "next", "older", "python"):
         try:
             done = subprocess.run(
                 ["createrepo_c", "-q", str(folder / name)], capture_output=True, text=True, check=False
@@ -106,14 +112,19 @@ def repository(packages: Path, older: Path, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
-def _distribution(packages: list[Path], into: Path) -> None:
-    """An empty package that provides whatever ours require and do not provide themselves: the rest of EL."""
+def _distribution(packages: list[Path], into: Path, *, version: str = "9", python: str = "") -> None:
+    """An empty package that provides whatever ours require and do not provide themselves: the rest of EL.
+
+    With `python`, that instead of the one that they require.
+    """
     wanted = _asked("-qRp", packages) - _asked("-qp", packages, "--provides")
     names = sorted(name for name in wanted if not name.startswith(("rpmlib(", "config(", "xce-")))
+    if python:
+        names = [python if re.fullmatch(r"python3\.\d+", name) else name for name in names]
     spec = into.parent / "distribution.spec"
     lines = [
         "Name: distribution",
-        "Version: 9",
+        f"Version: {version}",
         "Release: 1",
         "Summary: stub",
         "License: MIT",

@@ -20,6 +20,11 @@ name=XCE next
 baseurl=file:///repository/next
 gpgcheck=0
 enabled=0
+[xce-python]
+name=the distribution with another Python
+baseurl=file:///repository/python
+gpgcheck=0
+enabled=0
 [xce-older]
 name=XCE before the helper had a package
 baseurl=file:///repository/older
@@ -142,3 +147,16 @@ def test_dnf_leaves_the_agent_while_a_job_runs(site: Host) -> None:
     site.until(lambda: site.run("xce-agent", "removal").returncode == 0, "to be free")
     dnf(site, "remove", "xce-agent")
     assert "not installed" in site.run("rpm", "-q", "xce-agent", "xce-libs").stdout
+
+
+def test_an_update_of_the_system_past_our_python_is_refused_and_says_for_whom(site: Host) -> None:
+    """C-PKG-05: before anything is changed, by the package manager."""
+    dnf(site, "install", "xce-agent")
+    update = ("dnf", "-y", "--best", "--enablerepo=xce-python", "upgrade", "distribution")
+    refused = site.run(*update)
+    assert refused.returncode != 0
+    said = refused.stdout + refused.stderr
+    assert "python3.11" in said
+    assert "xce-libs" in said
+    assert version(site, "distribution") == "9"
+    assert site.run("xce-agent", "--help").returncode == 0

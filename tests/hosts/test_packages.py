@@ -180,7 +180,10 @@ def test_one_that_cannot_start_says_why_and_is_not_tried_for_ever(host: Host) ->
     host.until(
         lambda: host.unit("xce-agent", "ActiveState")["ActiveState"] == "failed", "to give up", within_s=40
     )
-    assert "No module named 'msgspec'" in host.journal("xce-agent")
+    said = host.journal("xce-agent")
+    assert "xce-agent: cannot start: No module named 'msgspec'; its packages are not whole" in said
+    assert "Traceback" not in said
+    assert said.count("cannot start") <= 6, "and is not tried for ever"
 
 
 def test_the_packages_demand_the_minor_version_of_python_that_they_were_built_for(host: Host) -> None:
@@ -212,8 +215,32 @@ def test_the_units_are_as_tight_as_is_said_and_lines_are_found_by_their_fields(h
     for unit, most in (("xce-broker", 2.0), ("xce-agent", 9.0)):
         last = host.must("systemd-analyze", "security", "--no-pager", unit).strip().splitlines()[-1]
         assert float(last.rpartition(": ")[2].split()[0]) <= most, last
+    sound = host.run("xce-agent", "doctor")
+    assert sound.returncode == 0, sound.stdout
+    assert "system.slice/xce-agent.service" in sound.stdout, "judged where the agent is, not in this shell"
     line = ("journalctl", "-o", "cat", "--no-pager", "-u", "xce-agent", "XCE_HOST=h1", "XCE_REPORTER=bad")
     host.until(lambda: "reporter bad: exit status 4" in host.run(*line).stdout, "to log it with its fields")
+
+
+def test_the_doctor_names_what_a_drop_in_has_taken_from_the_agent(host: Host) -> None:
+    install(host)
+    serve(host)
+    host.must("mkdir", "-p", "/etc/systemd/system/xce-agent.service.d")
+    drop_in = "/etc/systemd/system/xce-agent.service.d/site.conf"
+    host.write(drop_in, "[Service]\nCapabilityBoundingSet=~CAP_KILL CAP_SYS_ADMIN\n")
+    host.must("systemctl", "daemon-reload")
+    host.must("systemctl", "restart", "xce-agent")
+    available(host)
+    less = host.run("xce-agent", "doctor")
+    assert less.returncode == 1
+    assert "the agent lacks CAP_KILL" in less.stdout
+    assert "the agent lacks CAP_SYS_ADMIN" in less.stdout
+    host.write(drop_in, "[Service]\nDelegate=no\nPrivateTmp=yes\n")
+    host.must("systemctl", "stop", "xce-agent")
+    unit = host.run("xce-agent", "doctor")
+    assert unit.returncode == 1
+    assert "does not delegate it" in unit.stdout
+    assert "PrivateTmp=... gives the agent a view of its own" in unit.stdout
 
 
 def test_the_brokers_key_may_be_a_credential(host: Host) -> None:

@@ -1,5 +1,9 @@
-"""C-PKG-03: a library whose first answer takes longer than every limit of the unit."""
+"""C-PKG-03: a library whose first answer takes longer than every limit of the unit.
 
+With XCE_TEST_FULL=1 it takes the 200 seconds of the case, and the unit's own limits.
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +15,7 @@ from tests.hosts.test_packages import available, install, serve
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
 
-SCALE = 20
+SCALE = 1 if os.environ.get("XCE_TEST_FULL") else 20
 """The shipped unit gives 60 s to start and 30 s to the watchdog, the library takes 200 s: so much faster."""
 UNIT = f"[Service]\nTimeoutStartSec={60 / SCALE:g}\nWatchdogSec={30 / SCALE:g}\n"
 DISCOVERY = f"""
@@ -50,7 +54,9 @@ def test_a_start_is_ready_early_while_the_library_is_silent_and_nobody_is_killed
     assert "GPU-1f3a" not in slow.run("xce-agent", "inventory").stdout, "discovery is under way"
     pid = slow.unit("xce-agent", "MainPID")["MainPID"]
     slow.until(
-        lambda: "GPU-1f3a" in slow.run("xce-agent", "inventory").stdout, "to hear the library", within_s=40
+        lambda: "GPU-1f3a" in slow.run("xce-agent", "inventory").stdout,
+        "to hear the library",
+        within_s=30 + 220 / SCALE,
     )
     available(slow)
     assert slow.unit("xce-agent", "MainPID", "NRestarts") == {"MainPID": pid, "NRestarts": "0"}

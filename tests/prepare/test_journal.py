@@ -12,7 +12,7 @@ from tests.prepare.world import FULL_ASK, OTHER, OWN, World
 from xce.linux import mountapi, syscalls
 from xce.model.claim import Ask, BindingState
 from xce.prepare.execute import Refused
-from xce.prepare.journal import TOMBSTONES, Journal, NotRecorded, Tombstone
+from xce.prepare.journal import STEPS, TOMBSTONES, Journal, NotRecorded, Tombstone, TooNew
 
 READY = BindingState.READY
 
@@ -83,12 +83,35 @@ def test_c_sta_01_a_damaged_file_is_set_aside_and_the_node_is_recovering(tmp_pat
     assert Journal(str(tmp_path)).standing.recovering == ""
 
 
-def test_a_file_of_a_newer_version_is_not_touched_but_set_aside(tmp_path: Path) -> None:
+def test_a_file_of_a_newer_version_is_refused_in_words_and_left_as_it_is(tmp_path: Path) -> None:
     Journal(str(tmp_path)).close()
     connection = sqlite3.connect(file_of(tmp_path))
     connection.execute("PRAGMA user_version=99")
     connection.close()
-    assert "of version 99" in Journal(str(tmp_path)).standing.recovering
+    before = Path(file_of(tmp_path)).read_bytes()
+    with pytest.raises(TooNew, match=r"claims\.sqlite is of version 99, this program knows up to 1: install"):
+        Journal(str(tmp_path))
+    assert Path(file_of(tmp_path)).read_bytes() == before
+    assert not list(tmp_path.glob("*.damaged-*"))
+
+
+def test_a_file_of_an_older_version_is_brought_up_with_all_that_is_in_it(tmp_path: Path) -> None:
+    old = Journal(str(tmp_path))
+    old.end("b7", stone(7))
+    old.close()
+    later = [*STEPS, "ALTER TABLE record ADD COLUMN note TEXT", "CREATE TABLE third (x)"]
+    new = Journal(str(tmp_path), steps=later)
+    assert (new.tombstone("b7"), new.standing.recovering) == (msgspec.structs.replace(stone(7), number=1), "")
+    new.end("b8", stone(8))
+    new.close()
+    with contextlib.closing(sqlite3.connect(file_of(tmp_path))) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+        assert connection.execute("SELECT count(*) FROM third").fetchone() == (0,)
+    again = Journal(str(tmp_path), steps=later)
+    assert again.tombstone("b8") is not None
+    again.close()
+    with pytest.raises(TooNew, match="of version 3"):
+        Journal(str(tmp_path))
 
 
 def test_old_tombstones_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
