@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -189,6 +190,7 @@ class SqliteStore:
                 self._failed = first.generation
                 self._decided.append(Outcome(first.token, misfit, (now - first.since) * 1000))
         os.eventfd_write(self._event, 1)
+        self._recorder.witness()
 
     def _split(self, items: list[_Item]) -> tuple[list[_Item], str]:
         """The items before the first one whose revisions do not follow, and what is wrong with that one."""
@@ -226,7 +228,7 @@ class _Recorder:
         self.revision: int = execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
         self._number: int = execute("SELECT coalesce(max(number), 0) FROM answers").fetchone()[0]
         self._identity = self._identities()
-        files.write_head(place, self.revision)
+        self.witness()
 
     def record(self, items: Iterable[_Item]) -> None:
         """Everything in one transaction, one sync; raises with nothing of it done."""
@@ -253,7 +255,10 @@ class _Recorder:
                     "DELETE FROM answers WHERE number <= ?", (number - self._keep_answers,)
                 )
         self.revision, self._number = revision, number
-        files.write_head(self._place, revision)
+
+    def witness(self) -> None:
+        """Note how far the record goes. Nobody waits for it."""
+        files.write_head(self._place, self.revision)
 
     def trial(self) -> None:
         """Write as much as a group of facts would; raises if that does not work."""
@@ -302,15 +307,19 @@ class _Recorder:
         done = 0
         while rows := (len(flat) - done) // columns:
             size = min(1 << (rows.bit_length() - 1), LARGEST_INSERT)
-            row = "(" + ",".join("?" * columns) + ")"
-            statement = f"INSERT INTO {table} VALUES {','.join([row] * size)}"  # noqa: S608 - no data in it
-            self._connection.execute(statement, flat[done : done + size * columns])
+            self._connection.execute(_insertion(table, columns, size), flat[done : done + size * columns])
             done += size * columns
 
     def _identities(self) -> list[tuple[int, int]]:
         """Which files the names stand for. SQLite would go on writing into files that were deleted."""
         found = [os.stat(self._place.base), os.stat(self._place.wal)]
         return [(status.st_dev, status.st_ino) for status in found]
+
+
+@lru_cache
+def _insertion(table: str, columns: int, rows: int) -> str:
+    row = "(" + ",".join("?" * columns) + ")"
+    return f"INSERT INTO {table} VALUES {','.join([row] * rows)}"  # noqa: S608 - no data in it
 
 
 def facts_of(copy: Path) -> list[Fact]:
