@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,8 +20,12 @@ from xce.broker.background import Background
 
 ROOM = 10_000
 
+_Call: TypeAlias = tuple[float, str, str, str, str, str, str, int, str]
+"""An `Entry` that is to be, with its time as a number."""
+_encode = msgspec.json.Encoder().encode
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+
+class Entry(msgspec.Struct, frozen=True):
     """One line; every key is in each of them."""
 
     at: str
@@ -53,7 +58,7 @@ class Audit:
     ) -> None:
         """Lines are written at most each `every_s`: a thread that is woken for each costs more than it."""
         self._path, self._background, self._wall, self._room = path, background, wall, room
-        self._lines: deque[bytes] = deque()
+        self._calls: deque[_Call] = deque()
         self._scheduled = False
         self._every_s, self._due = every_s, 0.0
         self._rest = b""  # the thread's: what a failed write left over
@@ -74,21 +79,11 @@ class Audit:
         address: str = "",
     ) -> None:
         """Add a line; never blocks and never fails."""
-        if len(self._lines) >= self._room:
+        if len(self._calls) >= self._room:
             self.dropped += 1
         else:
-            entry = Entry(
-                at=_iso(self._wall()),
-                who=who,
-                role=role,
-                operation=operation,
-                target=target,
-                op_id=op_id,
-                result=result,
-                revision=revision,
-                address=address,
-            )
-            self._lines.append(_line(entry))
+            call = self._wall(), who, role, operation, target, op_id, result, revision, address
+            self._calls.append(call)  # the thread makes a line of it
         now = time.monotonic()
         if now >= self._due:
             self._due = now + self._every_s
@@ -96,7 +91,7 @@ class Audit:
 
     def flush(self) -> None:
         """Have what waits written; the loop calls it about once a second, to try again after a fault."""
-        if not self._scheduled and (self._lines or self._rest or self.dropped > self._told):
+        if not self._scheduled and (self._calls or self._rest or self.dropped > self._told):
             self._scheduled = True  # before the thread can set it back
             if not self._background.submit("audit log", self._write):
                 self._scheduled = False
@@ -110,7 +105,7 @@ class Audit:
             descriptor = os.open(self._path, flags, 0o640)
         try:
             self._pour(descriptor)  # what was left over, so that no line is cut in two
-            lines = [self._lines.popleft() for _ in range(len(self._lines))]
+            lines = [_line(self._calls.popleft()) for _ in range(len(self._calls))]
             dropped = self.dropped
             if dropped > self._told:
                 lines.append(self._gap(dropped - self._told))
@@ -127,11 +122,11 @@ class Audit:
 
     def _gap(self, missing: int) -> bytes:
         words = f"{missing} lines are missing before this one"
-        return _line(Entry(at=_iso(self._wall()), who="", role="", operation="audit", result=words))
+        return _line((self._wall(), "", "", "audit", "", "", words, 0, ""))
 
 
-def _line(entry: Entry) -> bytes:
-    return msgspec.json.encode(entry) + b"\n"
+def _line(call: _Call) -> bytes:
+    return _encode(Entry(_iso(call[0]), *call[1:])) + b"\n"
 
 
 def _iso(wall: float) -> str:

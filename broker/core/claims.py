@@ -350,6 +350,8 @@ class Claims:
 
     def turn(self) -> None:
         """Tell agents what has become durable of what they said."""
+        if not self._standing:
+            return
         told, self._standing = self._standing, {}
         for name, bindings in told.items():
             host = self.state.supply.hosts.get(name)

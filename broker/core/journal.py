@@ -8,7 +8,8 @@ While the store says that it cannot write (`fault`), orders are refused with its
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from xce.broker.core.effect import Effect, Persist, Send
 from xce.broker.core.ledger import Answered, Ledger
@@ -22,15 +23,14 @@ ANSWERS = 20_000
 """Orders whose answer is remembered; older ones would be carried out anew."""
 
 
-@dataclass
-class _Waiting:
+class _Waiting(msgspec.Struct):
     """What was handed to the store and is not answered yet."""
 
     facts: list[Fact]
     answer: Answered | None
     done: list[Effect]
     failed: Callable[[], list[Effect]]
-    also: list[tuple[Peer, str]] = field(default_factory=list)
+    also: list[tuple[Peer, str]] = []
     """The same order, given again meanwhile."""
 
 

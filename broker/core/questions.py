@@ -112,11 +112,14 @@ class Questions:
 
     def turn(self, now: float) -> None:
         """Begin the snapshots that were asked for, and deliver parts and deltas."""
-        asked, self._asked = self._asked, []
-        for peer, request in asked:
-            self._begin(peer, request, now)
-        self.state.out += self.state.snapshots.deliver()
-        self.state.out += self.state.changes.deliver()
+        if self._asked:
+            asked, self._asked = self._asked, []
+            for peer, request in asked:
+                self._begin(peer, request, now)
+        if len(self.state.snapshots):
+            self.state.out += self.state.snapshots.deliver()
+        if len(self.state.changes):
+            self.state.out += self.state.changes.deliver()
 
     def _begin(self, peer: Peer, request: m.SnapshotRequest, now: float) -> None:
         state = self.state
