@@ -23,7 +23,9 @@ _BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
 
 BPF_PROG_LOAD, BPF_PROG_ATTACH, BPF_PROG_DETACH = 5, 8, 9
 BPF_PROG_GET_FD_BY_ID, BPF_OBJ_GET_INFO_BY_FD, BPF_PROG_QUERY = 13, 15, 16
+BPF_LINK_CREATE, BPF_ITER_CREATE = 28, 33
 BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE = 15, 6
+BPF_PROG_TYPE_TRACING, BPF_TRACE_ITER = 26, 28
 BPF_F_ALLOW_OVERRIDE, BPF_F_ALLOW_MULTI, BPF_F_REPLACE = 1, 2, 4
 BPF_DEVCG_DEV_BLOCK, BPF_DEVCG_DEV_CHAR = 1, 2
 BPF_DEVCG_ACC_MKNOD, BPF_DEVCG_ACC_READ, BPF_DEVCG_ACC_WRITE = 1, 2, 4
@@ -65,16 +67,16 @@ class Attached(NamedTuple):
 def compile_rules(rules: Iterable[Rule]) -> bytes:
     """Instructions that allow an access if one rule covers all of it, and deny everything else."""
     code = [
-        _instruction(_LDX_W, 2, 1, offset=0),  # r2 = bpf_cgroup_dev_ctx.access_type
-        _instruction(_MOV32, 3, 2),
-        _instruction(_RSH32_IMM, 3, value=16),  # r3 = access bits
-        _instruction(_AND32_IMM, 2, value=0xFFFF),  # r2 = kind
-        _instruction(_LDX_W, 4, 1, offset=4),  # r4 = major
-        _instruction(_LDX_W, 5, 1, offset=8),  # r5 = minor
+        instruction(_LDX_W, 2, 1, offset=0),  # r2 = bpf_cgroup_dev_ctx.access_type
+        instruction(_MOV32, 3, 2),
+        instruction(_RSH32_IMM, 3, value=16),  # r3 = access bits
+        instruction(_AND32_IMM, 2, value=0xFFFF),  # r2 = kind
+        instruction(_LDX_W, 4, 1, offset=4),  # r4 = major
+        instruction(_LDX_W, 5, 1, offset=8),  # r5 = minor
     ]
     for rule in rules:
         code += _one_rule(rule)
-    code += [_instruction(_MOV64_IMM, 0, value=0), _instruction(_EXIT)]
+    code += [instruction(_MOV64_IMM, 0, value=0), instruction(_EXIT)]
     return b"".join(code)
 
 
@@ -86,40 +88,58 @@ def _one_rule(rule: Rule) -> list[bytes]:
     length = (3 if masked else 0) + len(compared) + 2
     code: list[bytes] = []
     if masked:
-        code += [_instruction(_MOV32, 1, 3), _instruction(_AND32_IMM, 1, value=rule.access)]
-        code.append(_instruction(_JNE32, 1, 3, offset=length - 3))
+        code += [instruction(_MOV32, 1, 3), instruction(_AND32_IMM, 1, value=rule.access)]
+        code.append(instruction(_JNE32, 1, 3, offset=length - 3))
     for register, value in compared:
-        code.append(_instruction(_JNE_IMM, register, offset=length - len(code) - 1, value=value))
-    return [*code, _instruction(_MOV64_IMM, 0, value=1), _instruction(_EXIT)]
+        code.append(instruction(_JNE_IMM, register, offset=length - len(code) - 1, value=value))
+    return [*code, instruction(_MOV64_IMM, 0, value=1), instruction(_EXIT)]
 
 
-def _instruction(code: int, to: int = 0, source: int = 0, *, offset: int = 0, value: int = 0) -> bytes:
+def instruction(code: int, to: int = 0, source: int = 0, *, offset: int = 0, value: int = 0) -> bytes:
+    """One instruction: linux/bpf.h, struct bpf_insn."""
     return struct.pack(
         "<BBhi", code, source << 4 | to, offset, value if value < 1 << 31 else value - (1 << 32)
     )
 
 
-def load(code: bytes, name: str) -> int:
+class Use(NamedTuple):
+    """What a program is for."""
+
+    kind: int
+    attach: int
+    function: int = 0
+    """BTF id of what it is attached to."""
+
+    @classmethod
+    def files(cls, function: int) -> "Use":
+        """To be called for every open file of every process."""
+        return cls(BPF_PROG_TYPE_TRACING, BPF_TRACE_ITER, function)
+
+
+_DEVICES = Use(BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE)
+
+
+def load(code: bytes, name: str, use: Use = _DEVICES) -> int:
     """A descriptor of a new program. A refusal of the verifier has its words as text."""
     try:
-        return _load(code, name, log=None)
+        return _load(code, name, use, log=None)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EACCES):
             raise
         log = ctypes.create_string_buffer(1 << 16)
         try:
-            return _load(code, name, log=log)
+            return _load(code, name, use, log=log)
         except OSError as again:
             words = log.value.decode(errors="replace").strip() or again.strerror
-            raise OSError(again.errno, f"cannot load device filter {name}: {words}") from again
+            raise OSError(again.errno, f"cannot load program {name}: {words}") from again
 
 
-def _load(code: bytes, name: str, *, log: "ctypes.Array[ctypes.c_char] | None") -> int:
+def _load(code: bytes, name: str, use: Use, *, log: "ctypes.Array[ctypes.c_char] | None") -> int:
     licence = ctypes.create_string_buffer(b"GPL")
     instructions = ctypes.create_string_buffer(code, len(code))
     attribute = struct.pack(
         "<IIQQIIQII16sII",
-        BPF_PROG_TYPE_CGROUP_DEVICE,
+        use.kind,
         len(code) // 8,
         ctypes.addressof(instructions),
         ctypes.addressof(licence),
@@ -130,9 +150,21 @@ def _load(code: bytes, name: str, *, log: "ctypes.Array[ctypes.c_char] | None") 
         0,
         name.encode("ascii")[:NAME_BYTES],
         0,
-        BPF_CGROUP_DEVICE,
+        use.attach,
     )
+    if use.function:
+        attribute += struct.pack("<IIQIIQII", 0, 0, 0, 0, 0, 0, 0, use.function)
     return _bpf(BPF_PROG_LOAD, attribute)
+
+
+def link_iterator(program: int) -> int:
+    """A descriptor that keeps an iterator's program."""
+    return _bpf(BPF_LINK_CREATE, struct.pack("<IIIIQI", program, 0, BPF_TRACE_ITER, 0, 0, 0))
+
+
+def create_iterator(link: int) -> int:
+    """A descriptor from which one walk is read."""
+    return _bpf(BPF_ITER_CREATE, struct.pack("<II", link, 0))
 
 
 def attach(group: int, program: int, *, replacing: int | None = None) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from xce.linux import mountinfo, proc
+from xce.linux import mountinfo, openfiles, proc
+from xce.linux.openfiles import OpenFile, OpenFiles
 
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 
@@ -54,6 +55,34 @@ def of_device(
             if first is not None:
                 found += _on(int(name), *first, proc_root)
     return found
+
+
+class Devices:
+    """Who has character devices open, anywhere: as the kernel lists it, or else by looking through /proc.
+
+    What it takes to ask the kernel is made when it is first wanted.
+    """
+
+    def __init__(self) -> None:
+        self._files: OpenFiles | None = None
+        self._asked = False
+
+    def __call__(self, devices: Collection[int]) -> list[Holder]:
+        """Processes with an open descriptor of a device whose number (`os.makedev`) is in `devices`."""
+        if not self._asked:
+            self._files, self._asked = openfiles.find(), True
+        if self._files is None:
+            return of_device(devices)
+        first: dict[int, OpenFile] = {}
+        for one in self._files():
+            if one.device in devices:
+                first.setdefault(one.pid, one)
+        return [holder for one in first.values() for holder in _on(one.pid, str(one.fd), one.device, "/proc")]
+
+    def close(self) -> None:
+        """Let go of what was made; may be called twice."""
+        if self._files is not None:
+            self._files.close()
 
 
 def _on(pid: int, fd: str, rdev: int, proc_root: str) -> list[Holder]:

@@ -29,6 +29,7 @@ class Books:
         """Let go of the journal and of children; what is bound stays bound. May be called twice."""
         self.journal.close()
         self.node.errands.close()
+        self.node.users.close()
 
     # --------------------------------------------------------------------------------------------- telling
 

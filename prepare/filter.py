@@ -9,7 +9,6 @@ only when nobody has its devices open any more.
 import functools
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -91,7 +90,7 @@ class FilterHandler(Plain[Filter]):
     def undo(self, step: Filter, evidence: Evidence, at: At) -> Outcome:
         """Nobody may have a device open; then the filter is narrowed, or goes with its group."""
         exclusive = _numbers(_resolved(evidence)) - _numbers(_peers(at))
-        if users := _users(exclusive, step.daemons):
+        if users := _users(exclusive, step.daemons, at):
             ids = tuple(_owners(_resolved(evidence), exclusive))
             return Wait(_BUSY_S, f"still in use: {_listed(users)}", blocker=True, instances=ids)
         there = os.path.isdir(group_of(step.group, at).path)
@@ -247,10 +246,8 @@ def _owners(found: Iterable[Resolved], numbers: set[int]) -> list[str]:
     return [one.id for one in found if _numbers([one]) & numbers]
 
 
-def _users(numbers: set[int], daemons: Sequence[str]) -> list[holders.Holder]:
-    if not numbers:
-        return []
-    found = holders.of_device(numbers, kind=stat.S_IFCHR)
+def _users(numbers: set[int], daemons: Sequence[str], at: At) -> list[holders.Holder]:
+    found = at.node.users(numbers) if numbers else []
     return [holder for holder in found if holder.name not in daemons]
 
 
@@ -283,7 +280,7 @@ def _covers(rule: Rule, rdev: int) -> bool:
 def _refuse_used(found: Sequence[Resolved], step: Filter, at: At) -> None:
     """A device that somebody has open is not free, whatever the books say."""
     inside = set(group_of(step.group, at).pids())
-    users = [user for user in _users(_numbers(found), step.daemons) if user.pid not in inside]
+    users = [user for user in _users(_numbers(found), step.daemons, at) if user.pid not in inside]
     if users:
         raise StepFailed(
             f"a device is in use already: {_listed(users)}; if it may, name it in the profile's daemons"

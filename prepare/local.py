@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from xce.linux import cgroup, mountapi, mountinfo, users
 from xce.linux.cgroup import Cgroup
+from xce.linux.holders import Devices
 from xce.linux.users import User
 from xce.model import csi
 from xce.model.profile import Claims, profile_of
@@ -49,6 +50,7 @@ def node(
         mounts=mountinfo.Table(pid=seen_by),
         visible=invisible(settings.directory, seen_by),
         errands=Errands(time.monotonic, settings.remote_s, home=settings.directory),
+        users=Devices(),
         find_user=find_user,
         csi=helper(settings),
         clock=time.monotonic,

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from xce.linux.cgroup import Cgroup
+from xce.linux.holders import Devices
 from xce.linux.mountinfo import Table
 from xce.linux.users import User
 from xce.model import csi
@@ -322,6 +323,8 @@ class Node(NamedTuple):
     visible: str
     """Why mounts made here would not be seen where they must; '' if they are."""
     errands: ErrandCalls
+    users: Devices
+    """Who has devices open."""
     find_user: Callable[[str], User | None]
     """A local user; those of a directory service are asked for by a child."""
     csi: CsiCalls

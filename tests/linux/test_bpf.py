@@ -85,7 +85,7 @@ def test_a_program_is_known_again_by_name_and_by_the_tag_of_its_rules(group: Cgr
 
 
 def test_what_the_verifier_refuses_is_said_in_its_words() -> None:
-    with pytest.raises(OSError, match=r"(?s)cannot load device filter xce_bad: .*R0 !read_ok"):
+    with pytest.raises(OSError, match=r"(?s)cannot load program xce_bad: .*R0 !read_ok"):
         bpf.load(bpf.compile_rules([])[-8:], "xce_bad")  # returns a register that was never set
 
 

@@ -46,13 +46,16 @@ def test_a_process_with_the_device_open_is_named(tmp_path: Path) -> None:
     os.mknod(node, 0o20666, FULL)
     sitter = Sitter(f"f = open({str(node)!r})")
     other = Sitter("f = open('/dev/zero')")
-    [found] = holders.of_device({FULL})
-    assert found.pid == sitter.process.pid
-    assert str(found).startswith(f"pid {found.pid} (python")
-    assert found.how.endswith("on 1:7")
+    devices = holders.Devices()
+    for look in (holders.of_device, devices):
+        [found] = look({FULL})
+        assert found.pid == sitter.process.pid
+        assert str(found).startswith(f"pid {found.pid} (python")
+        assert found.how.endswith("on 1:7")
     sitter.leave()
-    assert holders.of_device({FULL}) == []
+    assert holders.of_device({FULL}) == devices({FULL}) == []
     other.leave()
+    devices.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""Every open descriptor of a character device on this machine, in one read: a BPF iterator over all files.
+
+The kernel walks its own tables, in a fraction of a millisecond where /proc takes many: a busy host has ten
+thousands of descriptors. It sees what /proc does not show, tables of single threads. Where the kernel does
+not let us, or where it was not understood, `OpenFiles` cannot be made, and /proc is read instead.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from xce.linux import bpf, btf
+from xce.linux.bpf import instruction
+
+_FUNCTION = "bpf_iter_task_file"
+_MEMBERS = {"file": ["f_inode"], "inode": ["i_mode", "i_rdev"], "task_struct": ["tgid"]}
+_META, _TASK, _FD, _FILE = 0, 8, 16, 24
+"""bpf_iter__task_file"""
+_SEQ_WRITE = 127
+_KIND, _CHARACTER = 0o170000, 0o020000
+_BYTES = 12
+_LDX_DW, _LDX_W, _LDX_H, _STX_W = 0x79, 0x61, 0x69, 0x63
+_MOV, _MOV_IMM, _ADD_IMM, _AND_IMM = 0xBF, 0xB7, 0x07, 0x57
+_JEQ_IMM, _JNE_IMM, _CALL, _EXIT = 0x15, 0x55, 0x85, 0x95
+
+
+class OpenFile(NamedTuple):
+    """A descriptor of a character device."""
+
+    pid: int
+    fd: int
+    device: int
+    """`os.makedev`."""
+
+
+class OpenFiles:
+    """Looks at all of them as often as one likes. Raises OSError, `BtfRefused` if this kernel cannot."""
+
+    def __init__(self) -> None:
+        layout = btf.read([_FUNCTION], _MEMBERS)
+        function = layout.functions[_FUNCTION]
+        program = bpf.load(_program(layout.offsets), "xce_open", bpf.Use.files(function))
+        try:
+            self._link = bpf.link_iterator(program)
+        finally:
+            os.close(program)
+        try:
+            self._try()
+        except BaseException:
+            self.close()
+            raise
+
+    def __call__(self) -> Iterator[OpenFile]:
+        """All that are open now."""
+        reading = bpf.create_iterator(self._link)
+        try:
+            data = b""
+            while more := os.read(reading, 1 << 16):
+                data += more
+        finally:
+            os.close(reading)
+        numbers = memoryview(data).cast("I")
+        for at in range(0, len(numbers), _BYTES // 4):
+            device = numbers[at]
+            yield OpenFile(numbers[at + 1], numbers[at + 2], os.makedev(device >> 20, device & 0xFFFFF))
+
+    def close(self) -> None:
+        """Let go of it; may be called twice."""
+        if self._link >= 0:
+            os.close(self._link)
+            self._link = -1
+
+    def _try(self) -> None:
+        """What we have open ourselves must be in it: otherwise it tells of something else."""
+        with open("/dev/null", "rb") as trial:
+            ours = OpenFile(os.getpid(), trial.fileno(), os.fstat(trial.fileno()).st_rdev)
+            if ours not in set(self()):
+                raise btf.BtfRefused("the kernel's list of open files does not have our own")
+
+
+def _program(offsets: dict[str, int]) -> bytes:
+    """Writes number, process and descriptor of each character device."""
+    r0, r1, r2, r3, context, file, inode, task, frame = 0, 1, 2, 3, 6, 7, 8, 9, 10
+    code = [
+        instruction(_MOV, context, 1),
+        instruction(_LDX_DW, file, context, offset=_FILE),
+        (_JEQ_IMM, file, 0),  # the end
+        instruction(_LDX_DW, task, context, offset=_TASK),
+        (_JEQ_IMM, task, 0),
+        instruction(_LDX_DW, inode, file, offset=offsets["file.f_inode"]),
+        instruction(_LDX_H, r1, inode, offset=offsets["inode.i_mode"]),
+        instruction(_AND_IMM, r1, value=_KIND),
+        (_JNE_IMM, r1, _CHARACTER),
+        instruction(_LDX_W, r1, inode, offset=offsets["inode.i_rdev"]),
+        instruction(_STX_W, frame, r1, offset=-16),
+        instruction(_LDX_W, r1, task, offset=offsets["task_struct.tgid"]),
+        instruction(_STX_W, frame, r1, offset=-12),
+        instruction(_LDX_W, r1, context, offset=_FD),
+        instruction(_STX_W, frame, r1, offset=-8),
+        instruction(_LDX_DW, r1, context, offset=_META),
+        instruction(_LDX_DW, r1, r1, offset=0),
+        instruction(_MOV, r2, frame),
+        instruction(_ADD_IMM, r2, value=-16),
+        instruction(_MOV_IMM, r3, value=_BYTES),
+        instruction(_CALL, value=_SEQ_WRITE),
+        instruction(_MOV_IMM, r0, value=0),
+        instruction(_EXIT),
+    ]
+    end = len(code) - 2
+    return b"".join(
+        one if isinstance(one, bytes) else instruction(one[0], one[1], offset=end - at - 1, value=one[2])
+        for at, one in enumerate(code)
+    )
+
+
+def find() -> OpenFiles | None:
+    """It, or None where this kernel cannot."""
+    with contextlib.suppress(OSError, btf.BtfRefused):
+        return OpenFiles()
+    return None
