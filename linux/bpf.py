@@ -11,6 +11,7 @@ above or beside does not let others in.
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import struct
@@ -66,6 +67,11 @@ class Attached(NamedTuple):
 
 def compile_rules(rules: Iterable[Rule]) -> bytes:
     """Instructions that allow an access if one rule covers all of it, and deny everything else."""
+    return _compiled(tuple(rules))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(rules: tuple[Rule, ...]) -> bytes:
     code = [
         instruction(_LDX_W, 2, 1, offset=0),  # r2 = bpf_cgroup_dev_ctx.access_type
         instruction(_MOV32, 3, 2),

@@ -74,9 +74,8 @@ class Devices:
         if self._files is None:
             return of_device(devices)
         first: dict[int, OpenFile] = {}
-        for one in self._files():
-            if one.device in devices:
-                first.setdefault(one.pid, one)
+        for one in self._files(devices):
+            first.setdefault(one.pid, one)
         return [holder for one in first.values() for holder in _on(one.pid, str(one.fd), one.device, "/proc")]
 
     def close(self) -> None:

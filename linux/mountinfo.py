@@ -3,7 +3,7 @@
 import os
 import re
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,8 @@ class Table:
         self._poll.register(self._fd, select.POLLPRI)
         self._held: list[Mount] | None = None
         self._points: dict[str, list[Mount]] = {}
+        self._lines: dict[str, Mount | None] = {}
+        """What was read last: most lines are the same the next time."""
 
     def __call__(self) -> list[Mount]:
         """All mounts now, in mount order."""
@@ -65,7 +67,9 @@ class Table:
             text = b""
             while more := os.read(self._fd, 1 << 16):
                 text += more
-            self._held = parse(text.decode(errors="surrogateescape"))
+            known, lines = self._lines, text.decode(errors="surrogateescape").splitlines()
+            self._lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
+            self._held = [mount for mount in self._lines.values() if mount is not None]
             self._points = {}
             for mount in self._held:
                 self._points.setdefault(mount.point, []).append(mount)
@@ -81,6 +85,14 @@ class Table:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def one(number: int, proc_root: str = "/proc") -> Mount | None:
+    """The mount with that id, if we see it."""
+    path = Path(proc_root, "self", "mountinfo")
+    text = "\n" + path.read_text(encoding="utf-8", errors="surrogateescape")
+    _, found, rest = text.partition(f"\n{number} ")
+    return _parse_line(f"{number} {rest.partition(chr(10))[0]}") if found else None
 
 
 def can_hang(kind: str) -> bool:
@@ -107,12 +119,12 @@ def may_hang(
 
     Only what is on local file systems is touched, to follow links. Raises OSError if mounts cannot be read.
     """
-    mounts = read() if mounts is None else mounts
+    tops = {mount.point: mount for mount in sorted(read() if mounts is None else mounts)}
     rest, at, links = os.path.normpath(os.path.abspath(path)).split("/")[1:], "", 0
     while rest:
         name = rest.pop(0)
         at = os.path.dirname(at) if name == ".." else f"{at.rstrip('/')}/{name}"
-        mount = covering(at or "/", mounts)
+        mount = _nearest(at or "/", tops)
         if mount is not None and can_hang(mount.kind):
             return mount
         try:
@@ -125,6 +137,15 @@ def may_hang(
         at = "/" if target.startswith("/") else os.path.dirname(at)
         rest = [part for part in target.split("/") if part not in ("", ".")] + rest
     return None
+
+
+def _nearest(path: str, tops: Mapping[str, Mount]) -> Mount | None:
+    """As `covering`, with the topmost mount of each point."""
+    while path != "/":
+        if (mount := tops.get(path)) is not None:
+            return mount
+        path = os.path.dirname(path)
+    return tops.get("/")
 
 
 def parse(text: str) -> list[Mount]:

@@ -7,7 +7,8 @@ not let us, or where it was not understood, `OpenFiles` cannot be made, and /pro
 
 import contextlib
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from xce.linux import bpf, btf
@@ -19,7 +20,7 @@ _META, _TASK, _FD, _FILE = 0, 8, 16, 24
 """bpf_iter__task_file"""
 _SEQ_WRITE = 127
 _KIND, _CHARACTER = 0o170000, 0o020000
-_BYTES = 12
+_ENTRY = struct.Struct("=III")
 _LDX_DW, _LDX_W, _LDX_H, _STX_W = 0x79, 0x61, 0x69, 0x63
 _MOV, _MOV_IMM, _ADD_IMM, _AND_IMM = 0xBF, 0xB7, 0x07, 0x57
 _JEQ_IMM, _JNE_IMM, _CALL, _EXIT = 0x15, 0x55, 0x85, 0x95
@@ -51,8 +52,8 @@ class OpenFiles:
             self.close()
             raise
 
-    def __call__(self) -> Iterator[OpenFile]:
-        """All that are open now."""
+    def __call__(self, devices: Collection[int] | None = None) -> Iterator[OpenFile]:
+        """All that are open now, of these devices (`os.makedev`) if they are given."""
         reading = bpf.create_iterator(self._link)
         try:
             data = b""
@@ -60,10 +61,10 @@ class OpenFiles:
                 data += more
         finally:
             os.close(reading)
-        numbers = memoryview(data).cast("I")
-        for at in range(0, len(numbers), _BYTES // 4):
-            device = numbers[at]
-            yield OpenFile(numbers[at + 1], numbers[at + 2], os.makedev(device >> 20, device & 0xFFFFF))
+        wanted = None if devices is None else {os.major(one) << 20 | os.minor(one) for one in devices}
+        for device, pid, fd in _ENTRY.iter_unpack(data):
+            if wanted is None or device in wanted:
+                yield OpenFile(pid, fd, os.makedev(device >> 20, device & 0xFFFFF))
 
     def close(self) -> None:
         """Let go of it; may be called twice."""
@@ -102,7 +103,7 @@ def _program(offsets: dict[str, int]) -> bytes:
         instruction(_LDX_DW, r1, r1, offset=0),
         instruction(_MOV, r2, frame),
         instruction(_ADD_IMM, r2, value=-16),
-        instruction(_MOV_IMM, r3, value=_BYTES),
+        instruction(_MOV_IMM, r3, value=_ENTRY.size),
         instruction(_CALL, value=_SEQ_WRITE),
         instruction(_MOV_IMM, r0, value=0),
         instruction(_EXIT),

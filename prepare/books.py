@@ -75,7 +75,7 @@ class Books:
     def _at(self, entry: Entry, number: int) -> At:
         peers = [
             Peer(other.id, other.works[n].step, other.works[n].evidence, other.leaving, n)
-            for (_, n), other in self._by_key[entry.keys[number]].items()
+            for (_, n), other in self._by_key.get(entry.keys[number], {}).items()
             if other is not entry and other.works[n].state != StepState.UNDONE
         ]
         earlier = [(work.step, work.evidence) for work in entry.works[:number]]

@@ -95,24 +95,34 @@ class Carrier(Books):
         self._move(entry, Event.VERIFIED)
 
     def _look(self, entry: Entry) -> bool:
-        """Ask every step what it will make, and write that down in one stroke, before anything is made."""
+        """What every step will make is written down in one stroke, before anything is made."""
+        try:
+            waiting = self._note(entry)
+        except StepFailed as error:
+            self._fail(entry, str(error))
+            return False
+        if waiting is not None:
+            self._hold(entry, waiting)
+            return False
+        if entry.unwritten:
+            self._write(entry, {}, "order.noted")
+        entry.looked = True
+        return True
+
+    def _note(self, entry: Entry) -> Wait | None:
+        """Ask every step what it will make; None if all have said it. Raises `StepFailed`."""
         for number, work in enumerate(entry.works):
             try:
                 while outcome := handler(work.step).look(
                     work.step, entry.works[number].evidence, self._at(entry, number)
                 ):
                     if isinstance(outcome, Wait):
-                        self._hold(entry, outcome)
-                        return False
+                        return outcome
                     noted = msgspec.structs.replace(entry.works[number], evidence=outcome.evidence)
                     entry.works[number] = entry.unwritten[number] = noted
             except (OSError, StepFailed) as error:
-                self._fail(entry, self._reason(work.step, error))
-                return False
-        if entry.unwritten:
-            self._write(entry, {}, "order.noted")
-        entry.looked = True
-        return True
+                raise StepFailed(self._reason(work.step, error)) from error
+        return None
 
     def _reason(self, step: Step, error: OSError | StepFailed) -> str:
         if isinstance(error, StepFailed):

@@ -45,7 +45,7 @@ def bind(*, source: str, path: str, point: str, read_only: bool) -> Evidence:
         mountapi.set_attributes(tree, attributes)
         with opened(beneath.open_root(point)) as target:
             mountapi.attach(tree, target)
-        return described(fd)
+    return {}
 
 
 def make(*, type: str, options: dict[str, Any], point: str, mode: int = 0) -> Evidence:  # noqa: A002 - as it is
@@ -283,14 +283,12 @@ def _directory(root: str, path: str) -> int:
 
 def described(fd: int) -> Evidence:
     """Device, root in it and kind, of what a descriptor stands for, by the mount table."""
-    number = mountapi.place(fd).mount
     here = os.readlink(f"/proc/self/fd/{fd}")
-    for mount in mountinfo.read():
-        if mount.id == number:
-            inside = here.removeprefix(mount.point.rstrip("/"))
-            root = mount.root.rstrip("/") + inside if inside != "/" else mount.root
-            return {"device": mount.device, "root": root or "/", "type": mount.kind}
-    raise OSError(errno.ENOENT, "its mount is not in the mount table", here)
+    if (mount := mountinfo.one(mountapi.place(fd).mount)) is None:
+        raise OSError(errno.ENOENT, "its mount is not in the mount table", here)
+    inside = here.removeprefix(mount.point.rstrip("/"))
+    root = mount.root.rstrip("/") + inside if inside != "/" else mount.root
+    return {"device": mount.device, "root": root or "/", "type": mount.kind}
 
 
 ERRANDS: dict[str, Callable[..., Evidence]] = {

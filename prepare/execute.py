@@ -9,6 +9,7 @@ Everything of one binding is in order; bindings do not wait for each other, unle
 With many of them `advance` takes some, and is to be called again: an order never waits for all.
 """
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from xce.model.claim import Binding, BindingState, Chosen, Claim
@@ -169,10 +170,14 @@ class Executor(Carrier):
             steps=len(works),
             since=self.node.wall(),
         )
+        entry = Entry(order, works, words)
+        with contextlib.suppress(StepFailed):  # it will say it again, and fail
+            entry.looked = self._note(entry) is None
         self.node.mark("order.before-intent")
-        self.journal.begin(order, works, epoch=epoch)
+        self.journal.begin(order, entry.works, epoch=epoch)
         self.node.mark("order.after-intent")
-        return self._report(self._add(Entry(order, works, words)))
+        entry.unwritten.clear()
+        return self._report(self._add(entry))
 
     # --------------------------------------------------------------------------------------------- working
 

@@ -5,6 +5,7 @@ not let us, the devices controller of version 1 does the same by text files. Whe
 devices fails and says why.
 """
 
+import functools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -71,6 +72,7 @@ def _can_deny(point: str) -> bool:
     return True
 
 
+@functools.lru_cache(maxsize=1024)
 def parse_rule(text: str) -> Rule:
     """A rule as the devices controller writes it: `c 195:* rwm`. Raises ValueError."""
     kind, _, rest = text.strip().partition(" ")
@@ -91,15 +93,20 @@ def _part(text: str) -> int | None:
 
 def merged(rules: Iterable[str]) -> list[Rule]:
     """Rules, sorted, each device once with all that is allowed on it."""
+    return list(_merged(tuple(rules)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _merged(rules: tuple[str, ...]) -> tuple[Rule, ...]:
     access: dict[tuple[int, int, int], int] = {}
     for text in rules:
         rule = parse_rule(text)
         place = (rule.kind, _sortable(rule.major), _sortable(rule.minor))
         access[place] = access.get(place, 0) | rule.access
-    return [
+    return tuple(
         Rule(kind, None if major < 0 else major, None if minor < 0 else minor, bits)
         for (kind, major, minor), bits in sorted(access.items())
-    ]
+    )
 
 
 def _sortable(number: int | None) -> int:
