@@ -31,6 +31,7 @@ def caught_up(world: World, watcher: str, mirror: Mirror, start: int) -> Mirror:
 def same(mirror: Mirror, snapshot: Mirror) -> None:
     """What one holds is what the other holds, field by field."""
     assert mirror.locations == snapshot.locations
+    assert (mirror.claims, mirror.bindings) == (snapshot.claims, snapshot.bindings)
     assert (mirror.position, mirror.revision, mirror.types) == (
         snapshot.position,
         snapshot.revision,

@@ -93,6 +93,15 @@ def test_evidence_says_which_ports_can_be_lost_to_an_outgoing_connection(
 
 
 @pytest.mark.root
+def test_c_dir_01_a_claim_gets_other_ports_than_connections_have(
+    world: World, free: int, server: socket.socket
+) -> None:
+    ask = Ask(ports=[PortsAsk(name="a", count=3, low=free, high=free + 3)])
+    with socket.create_connection(server.getsockname(), source_address=("127.0.0.1", free + 1)):
+        assert world.bind(ask).ports == {"a": [free, free + 2, free + 3]}
+
+
+@pytest.mark.root
 def test_a_port_that_a_stranger_took_over_a_reboot_is_not_said_to_be_the_jobs(
     world: World, free: int
 ) -> None:

@@ -204,3 +204,39 @@ def test_a_simulated_provider_makes_claims_and_lets_go_of_them(site: Site, tmp_p
         site.until(lambda: claim("vol") is None)
     assert "vol ready" in store.log.read_text()
     assert "vol released" in store.log.read_text()
+
+
+@pytest.mark.slow
+def test_c_msg_03_a_gang_over_a_thousand_hosts_is_one_event_and_outlives_the_brokers_restart(
+    site: Site, tmp_path: Path
+) -> None:
+    rules = tmp_path / "claims.yaml"
+    rules.write_text("bindings: [{prepare_s: [0.1, 2], release_s: [0.1, 1]}]\n")
+    fleet = site.fleet(1000, interval=60, claims=str(rules))
+    site.broker.settings["heartbeat"] = 10
+    site.broker.start()
+    fleet.start()
+    site.until(lambda: linked(fleet) == 1000, within_s=90, every_s=0.5)
+    places = [
+        Place(claim="wide", host=f"sim{number}", consumer=Consumer(name="j")) for number in range(1, 1001)
+    ]
+    with site.client(timeout=30) as client:
+        client.ask(ClaimCreate(id="", claim=Claim(id="wide")))
+        began = time.monotonic()
+        made = client.ask(ClaimBind(id="", places=places)).made
+        views = client.wait_bindings(made, timeout=60)
+        print(f"ready after {time.monotonic() - began:.1f} s")
+        assert {one.binding.state for one in views.values()} == {BindingState.READY}
+        assert len({one.binding.revision for one in views.values()}) == 1
+    site.broker.kill()
+    site.broker.start()
+    began = time.monotonic()
+    site.until(lambda: not any(one.conditions for one in site.snapshot().bindings.values()), within_s=60)
+    print(f"all confirmed {time.monotonic() - began:.1f} s after the restart")
+    again = site.snapshot().bindings
+    assert {name: one.binding for name, one in again.items()} == {
+        name: one.binding for name, one in views.items()
+    }, "nothing was prepared a second time"
+    with site.client(timeout=30) as client:
+        client.ask(ClaimRelease(id="", claim="wide"))
+        site.until(lambda: not site.snapshot().claims, within_s=60)

@@ -1,0 +1,193 @@
+"""What went wrong for people with state, clocks and restarts, tried with claims and the real programs: the
+halves of C-STA-01, C-STA-02 and C-MSG-05 that are about claims.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import AgentProgram, Site
+from tests.system.test_claims import ASK, OTHER, OWN, ended, node, place, ready, run_in, until_there
+from tests.system.test_clock import BACK_S, shifted
+from xce.broker.client import BrokerRefused, Client, Fresh
+from xce.model import message as m
+from xce.model.claim import BindingState, Claim, Consumer
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and device filters need root"),
+]
+assert shifted, "the fixture"
+REFUSED = "Operation not permitted"
+
+
+def two_ready(client: Client) -> list[str]:
+    for claim in ("one", "two"):
+        client.ask(m.ClaimCreate(id="", claim=Claim(id=claim, ask=ASK)))
+    first = ready(client, place(client, "one", "node1", "card-own", "one"))
+    return [*first, *ready(client, place(client, "two", "node1", "card-other", "two"))]
+
+
+def confined(agent: AgentProgram) -> None:
+    """Each consumer can open its own device and not the other's."""
+    assert run_in(agent, "one", OWN, OTHER) == ["open", REFUSED]
+    assert run_in(agent, "two", OWN, OTHER) == [REFUSED, "open"]
+
+
+def settled(client: Client, made: list[str]) -> bool:
+    views = client.ask(m.ClaimsRequest(id="")).bindings
+    return all(views[one].binding.state is BindingState.READY and not views[one].conditions for one in made)
+
+
+def test_c_sta_01_whichever_state_file_of_an_agent_is_empty_both_claims_stay(site: Site) -> None:
+    """Nothing is given away, nothing released, nobody unconfined; what is damaged is set aside."""
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        made = two_ready(client)
+        agent.stop()
+        state = Path(agent.settings["state_directory"])
+        files = sorted(path.relative_to(state) for path in state.rglob("*") if path.is_file())
+        assert Path("claims.sqlite") in files
+        for number, name in enumerate(one for one in files if (state / one).exists()):
+            (state / name).write_bytes(b"")
+            agent.start()
+            until_there(site, "node1")
+            site.until(lambda: settled(client, made))
+            confined(agent)
+            client.ask(m.ClaimCreate(id="", claim=Claim(id=f"greedy{number}", ask=ASK)))
+            greedy = place(client, f"greedy{number}", "node1", "card-own", "g")
+            with pytest.raises(BrokerRefused, match="has it"):
+                client.ask(m.ClaimBind(id="", places=[greedy]))
+            assert agent.stop() == 0, name
+        assert list(state.glob("claims.sqlite.damaged-*")), "kept aside"
+        agent.start()
+        for claim in ("one", "two"):
+            client.ask(m.ClaimRelease(id="", claim=claim))
+        ended(site, client, *made)
+
+
+def test_c_sta_01_a_broker_that_lost_its_store_gives_away_no_device_that_is_in_use(site: Site) -> None:
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        two_ready(client)
+    site.broker.stop()
+    state = Path(site.broker.settings["state_directory"])
+    for path in sorted(state.rglob("*")):
+        if path.is_file():
+            path.write_bytes(b"")
+    site.broker.begin()
+    assert site.broker.ended() == 1
+    assert "is damaged: is empty, and facts were recorded" in site.broker.tail()
+    site.broker.argv.append("--start-empty")
+    site.broker.start()
+    until_there(site, "node1")
+    confined(agent)
+    kept = site.until(lambda: site.snapshot().locations["host:node1"].quarantined)
+    assert set(kept) == {"card-own", "card-other"}
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="greedy", ask=ASK)))
+        with pytest.raises(BrokerRefused, match="quarantine"):
+            client.ask(m.ClaimBind(id="", places=[place(client, "greedy", "node1", "card-own", "g")]))
+
+
+def test_c_sta_02_a_clock_set_back_neither_ends_nor_doubles_a_claim(
+    site: Site,
+    shifted: Callable[[str], dict[str, str]],
+    tmp_path: Path,
+) -> None:
+    site.broker.environment |= shifted("broker")
+    agent = node(site, "node1")
+    agent.environment |= shifted("agent")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        made = two_ready(client)
+        before = client.ask(m.ClaimsRequest(id="")).bindings
+        for name in ("agent", "broker"):
+            (tmp_path / f"{name}.clock").write_text(str(BACK_S))
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            assert client.ask(m.ClaimsRequest(id="")).bindings == before
+            time.sleep(0.2)
+        confined(agent)
+        client.ask(m.ClaimRelease(id="", claim="one"))
+        ended(site, client, made[0])
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="next", ask=ASK)))
+        ready(client, place(client, "next", "node1", "card-own", "next"))
+        with pytest.raises(BrokerRefused, match="has it"):
+            client.ask(m.ClaimBind(id="", places=[place(client, "next", "node1", "card-other", "n")]))
+
+
+@contextmanager
+def coming_and_going(site: Site) -> Iterator[None]:
+    """Claims are made, bound, released, all the time."""
+    stop = threading.Event()
+
+    def work() -> None:
+        with site.client() as client:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                client.ask(m.ClaimCreate(id="", claim=Claim(id=f"c{number}")))
+                places = [
+                    m.Place(claim=f"c{number}", host="sim1", consumer=Consumer(name=f"j{number}-{one}"))
+                    for one in range(3)
+                ]
+                client.ask(m.ClaimBind(id="", places=places))
+                if number > 5:
+                    client.ask(m.ClaimRelease(id="", claim=f"c{number - 5}"))
+                time.sleep(0.01)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_c_msg_05_a_late_listener_sees_claims_as_the_broker_holds_them(site: Site, tmp_path: Path) -> None:
+    """Twenty times in the middle of claims that come and go; a simulated host does what it is told."""
+    rules = tmp_path / "claims.yaml"
+    rules.write_text("bindings: [{prepare_s: [0, 0.1], release_s: [0, 0.1]}]\n")
+    fleet = site.fleet(1, claims=str(rules))
+    site.broker.start()
+    fleet.start()
+    site.until(lambda: site.snapshot().locations["host:sim1"].state == "available")
+    followers = []
+    with coming_and_going(site):
+        for _ in range(20):
+            client = site.client()
+            watch = client.watch()
+            while not isinstance(watch.next(5), Fresh):
+                pass
+            followers.append((client, watch))
+
+    def own() -> bool:
+        held = site.snapshot()
+        for _, watch in followers:
+            while watch.next(0) is not None:
+                pass
+        seen = [watch.mirror for _, watch in followers if watch.mirror is not None]
+        assert len(seen) == len(followers)
+        return bool(held.claims) and all(
+            (one.claims, one.bindings) == (held.claims, held.bindings) for one in seen
+        )
+
+    site.until(own, within_s=20, every_s=0.3)
+    for client, _ in followers:
+        client.close()
