@@ -16,6 +16,8 @@ SECRET: dict[str, frozenset[int]] = {
     "csi.v1.NodeStageVolumeRequest": frozenset({5}),
     "csi.v1.NodePublishVolumeRequest": frozenset({7}),
     "csi.v1.NodeExpandVolumeRequest": frozenset({6}),
+    "csi.v1.CreateVolumeRequest": frozenset({5}),
+    "csi.v1.DeleteVolumeRequest": frozenset({2}),
     "csi.v1.VolumeCapability.MountVolume": frozenset({2}),
 }
 """Field numbers by message. Mount flags carry passwords with some plugins."""
@@ -71,6 +73,7 @@ GET_PLUGIN_CAPABILITIES = _method("Identity", "GetPluginCapabilities", answers=T
 PROBE = _method("Identity", "Probe", answers=True)
 NODE_GET_INFO = _method("Node", "NodeGetInfo", answers=True)
 NODE_GET_CAPABILITIES = _method("Node", "NodeGetCapabilities", answers=True)
+CONTROLLER_GET_CAPABILITIES = _method("Controller", "ControllerGetCapabilities", answers=True)
 METHODS: dict[type[Any], Method] = {
     csi.Stage: _method("Node", "NodeStageVolume", asks=True),
     csi.Unstage: _method("Node", "NodeUnstageVolume", asks=True),
@@ -78,6 +81,8 @@ METHODS: dict[type[Any], Method] = {
     csi.Unpublish: _method("Node", "NodeUnpublishVolume", asks=True),
     csi.Statistics: _method("Node", "NodeGetVolumeStats", asks=True, answers=True),
     csi.Expand: _method("Node", "NodeExpandVolume", asks=True, answers=True),
+    csi.Create: _method("Controller", "CreateVolume", asks=True, answers=True),
+    csi.Delete: _method("Controller", "DeleteVolume", asks=True),
 }
 REGISTRATION_INFO = Method(
     "/pluginregistration.Registration/GetInfo",
@@ -137,6 +142,17 @@ def _fields(call: csi.Call, secrets: dict[str, str]) -> dict[str, Any]:
                 "volume_capability": _capability(call.capability),
                 "secrets": secrets,
             }
+        case csi.Create():
+            return {
+                "name": call.name,
+                "capacity_range": {"required_bytes": call.required_bytes, "limit_bytes": call.limit_bytes},
+                "volume_capabilities": [_capability(call.capability)],
+                "parameters": call.parameters,
+                "secrets": secrets,
+                "accessibility_requirements": _near(call.topology),
+            }
+        case csi.Delete():
+            return {"volume_id": call.volume, "secrets": secrets}
         case csi.Look():
             raise ValueError("internal error: a look is several calls")
 
@@ -151,10 +167,25 @@ def _capability(capability: csi.Capability) -> dict[str, Any]:
     return {**kind, "access_mode": {"mode": capability.mode}}
 
 
+def _near(topology: dict[str, str]) -> dict[str, Any] | None:
+    """From which node a volume must be reachable; None where plugins do not ask."""
+    here = [{"segments": topology}]
+    return {"requisite": here, "preferred": here} if topology else None
+
+
 def told(number: str, answer: Any) -> csi.Told:
     """The answer to a call that went well. Repeated, unknown and missing fields are as they come."""
     names = {field.name for field in answer.DESCRIPTOR.fields}
-    usage, abnormal = [], None
+    usage, abnormal, condition = [], None, ""
+    if "volume" in names:
+        made = answer.volume
+        return csi.Told(
+            id=number,
+            outcome=csi.Outcome.OK,
+            volume=made.volume_id,
+            context=dict(made.volume_context),
+            capacity_bytes=made.capacity_bytes,
+        )
     if "usage" in names:
         usage = [
             csi.Usage(
@@ -165,15 +196,20 @@ def told(number: str, answer: Any) -> csi.Told:
             )
             for one in answer.usage
         ]
-        abnormal = answer.volume_condition.abnormal if answer.HasField("volume_condition") else None
-    capacity = answer.capacity_bytes if "capacity_bytes" in names else 0
+        if answer.HasField("volume_condition"):
+            abnormal, condition = answer.volume_condition.abnormal, answer.volume_condition.message
     return csi.Told(
-        id=number, outcome=csi.Outcome.OK, usage=usage, abnormal=abnormal, capacity_bytes=capacity
+        id=number,
+        outcome=csi.Outcome.OK,
+        message=condition,
+        usage=usage,
+        abnormal=abnormal,
+        capacity_bytes=answer.capacity_bytes if "capacity_bytes" in names else 0,
     )
 
 
 def abilities(answer: Any) -> list[int]:
-    """What a node plugin can do: each number once, known here or not; 0 means nothing."""
+    """What a service of a plugin can do: each number once, known here or not; 0 means nothing."""
     return sorted({one.rpc.type for one in answer.capabilities} - {0})
 
 

@@ -79,7 +79,8 @@ class Plugin:
         except CallFailed as error:
             message = self.redact(error.message)
             return csi.Told(id=number, outcome=error.outcome, code=error.code, message=message)
-        return messages.told(number, answer)
+        told = messages.told(number, answer)
+        return msgspec.structs.replace(told, message=self.redact(told.message)[:_TEXT])
 
     # ---------------------------------------------------------------------------------------- what it says
 
@@ -117,6 +118,10 @@ class Plugin:
         what = await self._maybe(messages.GET_PLUGIN_CAPABILITIES, seconds, also=Outcome.UNCERTAIN)
         where = await self._maybe(messages.NODE_GET_INFO, seconds, also=Outcome.UNCERTAIN)
         health = await self._maybe(messages.PROBE, seconds)
+        services = messages.services(what) if what is not None else []
+        makes = None
+        if csi.Service.CONTROLLER in services:  # of the plugin; it may be served elsewhere
+            makes = await self._maybe(messages.CONTROLLER_GET_CAPABILITIES, seconds, also=Outcome.UNCERTAIN)
         ready = health is None or messages.is_ready(health)
         most = where.max_volumes_per_node if where is not None else 0
         return msgspec.structs.replace(
@@ -127,7 +132,8 @@ class Plugin:
             name=who.name[:_TEXT] if who is not None else self.seen.name,
             version=who.vendor_version[:_TEXT] if who is not None else self.seen.version,
             abilities=messages.abilities(can) if can is not None else [],
-            services=messages.services(what) if what is not None else [],
+            services=services,
+            controller=messages.abilities(makes) if makes is not None else [],
             node_id=where.node_id[:_TEXT] if where is not None else self.seen.node_id,
             max_volumes=most if most > 0 else None,
             topology=dict(where.accessible_topology.segments) if where is not None else self.seen.topology,

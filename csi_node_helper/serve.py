@@ -19,7 +19,7 @@ ASKS = 1024
 
 async def serve(ours: sockets.socket) -> None:
     """The agent at the other end of this socket, until end of file."""
-    reader, writer = await asyncio.open_connection(sock=ours, limit=csi.FRAME_BYTES + 4)
+    reader, writer = await asyncio.open_connection(sock=ours, limit=csi.FRAME_BYTES)
     await Server(reader, writer).run()
 
 
@@ -48,12 +48,10 @@ class Server:
                 plugin.close()
 
     async def _next(self) -> csi.ToHelper | None:
+        """None at the end, and where it is not our agent that speaks."""
         try:
-            length = int.from_bytes(await self._reader.readexactly(4), "big")
-            if length > csi.FRAME_BYTES:
-                return None  # not our agent's: end
-            return self._decoder.decode(await self._reader.readexactly(length))
-        except (asyncio.IncompleteReadError, OSError):
+            return self._decoder.decode(await self._reader.readuntil(b"\n"))
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, msgspec.MsgspecError):
             return None
 
     def _take(self, message: csi.ToHelper) -> None:

@@ -26,6 +26,8 @@ DEADLINES_S: dict[type[Any], float] = {
     csi.Publish: 120,
     csi.Unpublish: 120,
     csi.Expand: 300,
+    csi.Create: 300,
+    csi.Delete: 300,
     csi.Statistics: 30,
     csi.Look: 10,
 }
@@ -39,4 +41,6 @@ def outcome(code: int) -> Outcome:
 
 def volume(call: csi.Call) -> str | None:
     """The volume that may have one call in flight."""
+    if isinstance(call, csi.Create):
+        return f"new {call.name}"
     return None if isinstance(call, csi.Look) else call.volume

@@ -1,8 +1,8 @@
 """What a node says to its CSI helper, and the helper to it: calls, their outcomes, plugins as they were seen.
 
-Frames on the helper's socket are these structs as JSON behind a length of four bytes (docs/csi.md). Numbers
-of access modes and capabilities are the protocol's own, so that new ones stay visible. Secrets are no part of
-it: a call names the file that they are in.
+Frames on the helper's socket are these structs as lines of JSON (docs/csi.md). Numbers of access modes and
+capabilities are the protocol's own, so that new ones stay visible. Secrets are no part of it: a call names
+the file that they are in.
 """
 
 from enum import IntEnum, StrEnum
@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 import msgspec
 
 FRAME_BYTES = 1 << 20
-"""Longest frame."""
+"""Longest frame, with its end of line."""
 PATH_BYTES = 127
 """Longest path that every plugin must take is 128 bytes, by the protocol."""
 
@@ -37,6 +37,22 @@ class NodeAbility(IntEnum):
     VOLUME_CONDITION = 4
     SINGLE_NODE_MULTI_WRITER = 5
     VOLUME_MOUNT_GROUP = 6
+
+
+class Service(IntEnum):
+    """What a plugin is beside a node plugin, by its number in the protocol."""
+
+    CONTROLLER = 1
+    VOLUME_ACCESSIBILITY_CONSTRAINTS = 2
+    GROUP_CONTROLLER = 3
+
+
+class ControllerAbility(IntEnum):
+    """What the controller service of a plugin says that it can do; those that something follows from."""
+
+    CREATE_DELETE_VOLUME = 1
+    PUBLISH_UNPUBLISH_VOLUME = 2
+    """Volumes have to be attached to a node before they can be staged."""
 
 
 class Outcome(StrEnum):
@@ -153,11 +169,31 @@ class Expand(_Call, frozen=True, kw_only=True, tag="expand"):
     secrets: str = ""
 
 
+class Create(_Call, frozen=True, kw_only=True, tag="create"):
+    """Make a volume, or find it again by its name, where the controller service is on the node's socket."""
+
+    name: str
+    capability: Capability
+    required_bytes: int = 0
+    limit_bytes: int = 0
+    parameters: dict[str, str] = {}
+    topology: dict[str, str] = {}
+    """From where it must be reachable; {} if the plugin does not ask."""
+    secrets: str = ""
+
+
+class Delete(_Call, frozen=True, kw_only=True, tag="delete"):
+    """The opposite of `Create`."""
+
+    volume: str
+    secrets: str = ""
+
+
 class Look(_Call, frozen=True, kw_only=True, tag="look"):
     """Ask the plugin anew who it is, what it can do and whether it is well."""
 
 
-Call: TypeAlias = Stage | Unstage | Publish | Unpublish | Statistics | Expand | Look
+Call: TypeAlias = Stage | Unstage | Publish | Unpublish | Statistics | Expand | Create | Delete | Look
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -182,6 +218,10 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
     abnormal: bool | None = None
     """What the plugin says of the volume's condition; None: nothing."""
     capacity_bytes: int = 0
+    volume: str = ""
+    """The id of what was made."""
+    context: dict[str, str] = {}
+    """Of what was made: the node's calls need it."""
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="frame", tag="seen"):
@@ -201,6 +241,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
     abilities: list[int] = []
     """`NodeAbility` and numbers that nobody here knows."""
     services: list[int] = []
+    """`Service` and numbers that nobody here knows."""
+    controller: list[int] = []
+    """`ControllerAbility` and other numbers; [] if this socket has no controller service."""
     node_id: str = ""
     max_volumes: int | None = None
     """None: it does not say."""
@@ -239,8 +282,8 @@ FromHelper: TypeAlias = Told | Seen
 
 
 def frame(message: ToHelper | FromHelper) -> bytes:
-    """The bytes of a frame."""
-    body = msgspec.json.encode(message)
-    if len(body) > FRAME_BYTES:
-        raise ValueError(f"cannot send a frame of {len(body)} bytes: {FRAME_BYTES} is the most")
-    return len(body).to_bytes(4, "big") + body
+    """The line of a frame."""
+    line = msgspec.json.encode(message) + b"\n"
+    if len(line) > FRAME_BYTES:
+        raise ValueError(f"cannot send a frame of {len(line)} bytes: {FRAME_BYTES} is the most")
+    return line

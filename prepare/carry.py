@@ -165,6 +165,8 @@ class Carrier(Books):
             work = msgspec.structs.replace(entry.works[number], state=StepState.UNDONE)
             if outcome.kept is not None:
                 self._write(entry, {number: work}, f"{_kind(work.step)}.kept", kept=outcome.kept)
+            if outcome.words:
+                entry.remarks.append(outcome.words)
             entry.works[number] = work  # after a crash it is undone again, which finds nothing
         self._end(entry)
 
@@ -187,8 +189,9 @@ class Carrier(Books):
     def _end(self, entry: Entry) -> None:
         state = STATES[PHASES.step(entry.phase, Event.CLEARED)]
         order = entry.order
+        reason = "; ".join(filter(None, [order.reason, *entry.remarks]))
         stone = Tombstone(
-            state=state, epoch=order.epoch, op_id=order.release_op or order.op_id, reason=order.reason
+            state=state, epoch=order.epoch, op_id=order.release_op or order.op_id, reason=reason
         )
         self.node.mark("order.before-end")
         self.journal.end(entry.id, stone)

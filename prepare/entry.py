@@ -124,6 +124,8 @@ class Entry:
         self.progress: dict[int, dict[str, Any]] = {}
         self.unwritten: dict[int, Work] = {}
         """Steps that are further in memory than on disk."""
+        self.remarks: list[str] = []
+        """What was said while it was taken back, and stays with it."""
         self.wake = 0.0
         """Clock at which it is to be looked at again."""
         self.waiting: Wait | None = None

@@ -47,6 +47,8 @@ class Done(NamedTuple):
 
     evidence: Evidence = {}
     kept: Kept | None = None
+    words: str = ""
+    """What is to be known of how it went, where that is not all well: kept with the binding."""
 
 
 class Note(NamedTuple):

@@ -14,9 +14,17 @@ class UsageError(CommandError):
 class Options:
     """Options (`--name`, with or without a value) and the arguments that are none."""
 
-    def __init__(self, argv: Sequence[str], *, flags: Sequence[str] = (), values: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        flags: Sequence[str] = (),
+        values: Sequence[str] = (),
+        repeated: Sequence[str] = (),
+    ) -> None:
         self.arguments: list[str] = []
         self._given: dict[str, str] = {}
+        self._all: dict[str, list[str]] = {}
         rest = list(argv)
         while rest:
             word = rest.pop(0)
@@ -25,6 +33,8 @@ class Options:
                 self.arguments.append(word)
             elif name in values and (equals or rest):
                 self._given[name] = value if equals else rest.pop(0)
+            elif name in repeated and (equals or rest):
+                self._all.setdefault(name, []).append(value if equals else rest.pop(0))
             elif word in flags:
                 self._given[word] = ""
             else:
@@ -37,6 +47,10 @@ class Options:
     def get(self, name: str, default: str = "") -> str:
         """The option's value."""
         return self._given.get(name, default)
+
+    def all(self, name: str) -> list[str]:
+        """All values of an option that may be given several times."""
+        return self._all.get(name, [])
 
     def number(self, name: str, default: float) -> float:
         """The option's value as a number above 0."""

@@ -29,7 +29,9 @@ _OWN_ERROR = Backoff(0.2, 5)
 """After an error of the plugin's while it takes something back."""
 _PATIENCE = 3
 """Calls that a plugin may answer with an error, or with OK and no effect, before we unmount ourselves."""
-_UNKNOWN_CODES = {0, 1, 4, 10}
+_SILENT = {0, 1, 4}
+"""No answer, given up, too late: these words are not the plugin's own."""
+_UNKNOWN_CODES = {*_SILENT, 10}
 """No answer, given up, too late, busy: the plugin has not said what it makes of the call."""
 
 
@@ -227,7 +229,7 @@ class CsiHandler(Plain[Csi]):
                 return waiting
         _remove_staging(step.staging, [point for point, _, _ in evidence.get("mounts", [])])
         at.node.mark("csi.unstaged")
-        return Done()
+        return Done(words="; ".join(at.progress.get("remarks", [])))
 
 
 def _take_back(step: Csi, call: csi.Call, path: str, at: At) -> Wait | None:
@@ -247,7 +249,7 @@ def _take_back(step: Csi, call: csi.Call, path: str, at: At) -> Wait | None:
     if told.outcome is Outcome.OK and not mounts:
         return None
     if not mounts:
-        return _other_way(step, verb, path, told, calls)
+        return _other_way(step, verb, path, told, at)
     if calls < _PATIENCE and told.outcome in {Outcome.OK, Outcome.UNCERTAIN}:
         return Wait(
             _OWN_ERROR.delay(calls) if told.outcome is not Outcome.OK else 0, _words(step, verb, told)
@@ -255,15 +257,20 @@ def _take_back(step: Csi, call: csi.Call, path: str, at: At) -> Wait | None:
     return _unmount(mounts[-1][0], _words(step, verb, told), at)
 
 
-def _other_way(step: Csi, verb: str, path: str, told: csi.Told, calls: int) -> Wait | None:
-    """Nothing is mounted, and it is not content: without the leaf, with it; then the kernel is believed."""
+def _other_way(step: Csi, verb: str, path: str, told: csi.Told, at: At) -> Wait | None:
+    """Nothing is mounted, and it is not content: without the leaf, with it; then the kernel is believed.
+
+    Its last words stay with the binding: what it still holds of the volume is for its own people to find out.
+    """
+    calls = at.progress["calls"]
     if calls >= _PATIENCE:
+        words = f"{_words(step, verb, told)}; nothing is mounted there any more, so it counts as done"
+        at.progress.setdefault("remarks", []).append(words)
         return None
     with contextlib.suppress(OSError):
-        os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
-    if calls == _PATIENCE - 1:
-        with contextlib.suppress(OSError):
-            os.makedirs(path, 0o755, exist_ok=True)
+        _clear_leaf(path)
+        if calls == _PATIENCE - 1:
+            _put_leaf(path, file=step.block and path == step.target)
     return Wait(_OWN_ERROR.delay(calls), _words(step, verb, told))
 
 
@@ -323,12 +330,21 @@ def _ask(step: Csi, call: csi.Call, at: At) -> csi.Told | Wait:
     told = at.node.csi.ask(_key(at), step.plugin, call)
     if told is None:
         since = time.strftime("%H:%M:%S", time.localtime(at.progress["since"]))
-        return Wait(_LOOK_S, f"plugin {step.plugin}: {_verb(call)} of volume {step.volume} since {since}")
+        words = f"plugin {step.plugin}: {_verb(call)} of volume {step.volume} since {since}"
+        return Wait(_LOOK_S, words + _before(at))
     if told.outcome is not Outcome.NEVER_SENT:
         at.progress.pop("unsent", None)
     if told.outcome is Outcome.OK:
         at.progress.pop("since", None)
+    if told.outcome is Outcome.OK or told.code not in _SILENT:
+        at.progress["said"] = told.message
     return told
+
+
+def _before(at: At) -> str:
+    """What the plugin itself said last, where nothing newer is known of it: a silence does not unsay it."""
+    said = at.progress.get("said", "")
+    return f"; it said before: {said}" if said else ""
 
 
 def _again_or_fail(step: Csi, verb: str, told: csi.Told, at: At) -> Wait:
@@ -342,7 +358,8 @@ def _again(step: Csi, verb: str, told: csi.Told, at: At, *, blocker: bool) -> Wa
     at.progress["attempts"] = attempts = at.progress.get("attempts", 0) + 1
     delay = AGAIN[told.outcome].delay(attempts)
     since = time.strftime("%H:%M:%S", time.localtime(at.progress["since"]))
-    return Wait(delay, f"{_words(step, verb, told)} (since {since})", blocker=blocker)
+    words = f"{_words(step, verb, told)} (since {since})"
+    return Wait(delay, words + (_before(at) if told.code in _SILENT else ""), blocker=blocker)
 
 
 def _words(step: Csi, verb: str, told: csi.Told) -> str:
@@ -363,10 +380,16 @@ def _make_leaf(step: Csi, *, present: bool) -> None:
     """The target's folder is ours alone; the target is absent, or empty for plugins that want it."""
     os.makedirs(os.path.dirname(step.target), 0o700, exist_ok=True)
     _clear_leaf(step.target)
-    if present and step.block:
-        os.close(os.open(step.target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    elif present:
-        os.mkdir(step.target, 0o755)
+    if present:
+        _put_leaf(step.target, file=step.block)
+
+
+def _put_leaf(path: str, *, file: bool) -> None:
+    """An empty place for a mount."""
+    if file:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    else:
+        os.makedirs(path, 0o755, exist_ok=True)
 
 
 def _clear_leaf(target: str) -> None:

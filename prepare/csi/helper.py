@@ -43,7 +43,7 @@ class HelperClient:
         self._decoder: msgspec.json.Decoder[csi.FromHelper] = msgspec.json.Decoder(csi.FromHelper)
         self._socket: socket.socket | None = None
         self._handle = -1
-        self._text = bytearray()
+        self._text = b""
         self._pending: dict[str, _Pending] = {}
         self._seen: dict[str, csi.Seen] = {}
         self._number = 0
@@ -123,17 +123,26 @@ class HelperClient:
 
     def poll(self) -> None:
         """Take in what the helper has said."""
-        if self._socket is None:
-            return
+        if self._socket is not None and (words := self._hear()):
+            self._ended(words)
+
+    def _hear(self) -> str:
+        """Take in what is there; why there will be no more, '' if there may be."""
+        assert self._socket is not None
         try:
             while more := self._socket.recv(_READ):
-                self._text += more
-                self._split()
+                *lines, self._text = (self._text + more).split(b"\n")
+                for line in lines:
+                    self._take(self._decoder.decode(line))
+                if len(self._text) > csi.FRAME_BYTES:
+                    return "it said what is no frame"
         except BlockingIOError:
-            return
-        except OSError:
-            pass
-        self._ended("it has ended")
+            return ""
+        except msgspec.MsgspecError:
+            return "it said what is no frame"
+        except OSError as error:
+            return f"it has ended: {error.strerror}"
+        return "it has ended"
 
     # ------------------------------------------------------------------------------------------ its process
 
@@ -168,18 +177,11 @@ class HelperClient:
             self._socket.sendall(csi.frame(message))
             self._socket.setblocking(False)
         except OSError as error:
+            self._socket.setblocking(False)
+            self._hear()  # what it said before it ended counts
             self._ended(f"it takes nothing: {error}")
             return False
         return True
-
-    def _split(self) -> None:
-        while len(self._text) >= 4:
-            length = int.from_bytes(self._text[:4], "big")
-            if len(self._text) < 4 + length:
-                return
-            body = bytes(self._text[4 : 4 + length])
-            del self._text[: 4 + length]
-            self._take(self._decoder.decode(body))
 
     def _take(self, message: csi.FromHelper) -> None:
         if isinstance(message, csi.Seen):
@@ -213,7 +215,7 @@ class HelperClient:
             return
         self._socket.close()
         self._socket, self.pid = None, None
-        self._text.clear()
+        self._text = b""
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
         with contextlib.suppress(OSError):  # reaped here unless somebody else did

@@ -44,6 +44,14 @@ NodeServiceCapability: 1 rpc
 NodeServiceCapability.RPC: 1 type
 NodeGetCapabilitiesResponse: 1 capabilities
 NodeGetInfoResponse: 1 node_id, 2 max_volumes_per_node, 3 accessible_topology
+TopologyRequirement: 1 requisite, 2 preferred
+CreateVolumeRequest: 1 name, 2 capacity_range, 3 volume_capabilities, 4 parameters, 5 secrets, 7 accessibility_requirements
+Volume: 1 capacity_bytes, 2 volume_id, 3 volume_context
+CreateVolumeResponse: 1 volume
+DeleteVolumeRequest: 1 volume_id, 2 secrets
+ControllerServiceCapability: 1 rpc
+ControllerServiceCapability.RPC: 1 type
+ControllerGetCapabilitiesResponse: 1 capabilities
 Empty:
 """  # noqa: E501 - one message, one line
 
@@ -131,6 +139,7 @@ CAPABILITY = csi.Capability(mode=1, fs_type="cifs", flags=["password=flag-word",
         csi.Stage(volume="v", staging="/s", capability=CAPABILITY, secrets="/f"),
         csi.Publish(volume="v", staging="/s", target="/t", capability=CAPABILITY, secrets="/f"),
         csi.Expand(volume="v", path="/p", capability=CAPABILITY, secrets="/f"),
+        csi.Create(name="v", capability=CAPABILITY, secrets="/f"),
     ],
     ids=lambda call: type(call).__name__,
 )

@@ -95,3 +95,43 @@ def test_a_registration_folder_starts_it_when_a_registrar_has_come(world: World)
         assert all(one.registered for one in waiting.plugins())
     finally:
         waiting.close()
+
+
+SPEAKS = """#!{python}
+import socket
+ours = socket.socket(fileno=3)
+asked = ours.makefile("rb")
+for _ in range({lines}):
+    asked.readline()
+ours.sendall({said!r})
+"""
+
+
+def speaker(folder: Path, said: bytes, *, lines: int) -> HelperClient:
+    """A helper that reads some lines, says something and ends."""
+    path = folder / "speaker"
+    path.write_text(SPEAKS.format(python=sys.executable, said=said, lines=lines))
+    path.chmod(0o755)
+    return HelperClient(csi.Plugins(), time.monotonic, program=str(path))
+
+
+def test_what_a_helper_said_before_it_ended_counts_whoever_notices_the_end(tmp_path: Path) -> None:
+    answer = csi.Told(id="a#1", outcome=csi.Outcome.REFUSED, code=5, message="no such volume")
+    client = speaker(tmp_path, csi.frame(answer), lines=3)
+    call, other = csi.Unstage(volume="v", staging="/s"), csi.Unstage(volume="w", staging="/s")
+    assert client.ask("a", "p", call) is None
+    assert client.ask("b", "p", other) is None
+    handle = os.pidfd_open(client.pid or 0)
+    until("its end", lambda: os.waitid(os.P_PIDFD, handle, os.WEXITED | os.WNOWAIT | os.WNOHANG))
+    os.close(handle)
+    client.forget("b")  # which finds that nobody listens any more
+    assert client.ask("a", "p", call) == answer
+
+
+@pytest.mark.parametrize("said", [b"nonsense\n", b'{"frame":"told"}\n', b"x" * (csi.FRAME_BYTES + 1)])
+def test_a_helper_that_says_what_is_no_frame_is_ended(tmp_path: Path, said: bytes) -> None:
+    client = speaker(tmp_path, said, lines=2)
+    call = csi.Unstage(volume="v", staging="/s")
+    assert client.ask("a", "p", call) is None
+    told = until("an answer", lambda: client.ask("a", "p", call))
+    assert (told.outcome, "no frame" in told.message, client.pid) == (csi.Outcome.UNCERTAIN, True, None)

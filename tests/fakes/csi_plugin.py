@@ -4,6 +4,7 @@ In FOLDER are its socket `csi.sock`, the backing directories of volumes `backing
 `control.json`, read anew for each call, and `calls.jsonl`, one line for each call without secrets. Control:
 
     behaviours  list of words, each a habit that stock plugins have (see `HABITS`)
+    controller  abilities of its controller service; absent: it has none here
     abilities, services, version, node_id, max_volumes, topology   what it says of itself
     registry    folder for a registrar's socket; registrar: what it says instead of the truth
     faults      method -> {code, message, delay_s, hang, die: before|after, late_s, times}
@@ -60,6 +61,7 @@ ALL = {
     "Probe": messages.PROBE,
     "Node": messages.NODE_GET_INFO,
     "Abilities": messages.NODE_GET_CAPABILITIES,
+    "Controller": messages.CONTROLLER_GET_CAPABILITIES,
 }
 
 
@@ -188,6 +190,23 @@ class Plugin:
         return answer(
             capabilities=[{"rpc": {"type": one}} for one in self.control.get("abilities", [1, 2, 3])]
         )
+
+    def Controller(self, request: Any, answer: Any) -> Any:  # noqa: N802
+        if (can := self.control.get("controller")) is None:
+            raise GRPCError(Status.UNIMPLEMENTED, "the controller is elsewhere")
+        return answer(capabilities=[{"rpc": {"type": one}} for one in can])
+
+    def Create(self, request: Any, answer: Any) -> Any:  # noqa: N802
+        path = self.folder / "backing" / f"made-{request.name}"
+        path.mkdir(exist_ok=True)
+        context = {**request.parameters, "made": "by controller"}
+        size = request.capacity_range.required_bytes
+        return answer(volume={"volume_id": path.name, "volume_context": context, "capacity_bytes": size})
+
+    def Delete(self, request: Any, answer: Any) -> Any:  # noqa: N802
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / "backing" / request.volume_id).rmdir()
+        return answer()
 
     # ---------------------------------------------------------------------------------------------- volumes
 

@@ -164,6 +164,38 @@ def test_an_error_to_unpublish_does_not_mean_that_it_is_mounted(csi: CsiWorld, h
     gone(csi, binding)
 
 
+def test_the_last_words_of_a_plugin_that_is_not_content_stay_with_the_binding(csi: CsiWorld) -> None:
+    binding = ready(csi)
+    csi.plugin.stop()
+    subprocess.run(["umount", csi.target()], check=True)
+    csi.plugin.control(behaviours=["forgets"])
+    csi.plugin.start()
+    gone(csi, binding)
+    stone = csi.executor.journal.tombstone(binding)
+    assert stone is not None
+    assert "unpublish of volume vol1: no volume vol1; nothing is mounted there any more" in stone.reason
+    assert csi.report(binding).reason == stone.reason
+
+
+def test_a_silence_does_not_unsay_what_a_plugin_said(csi: CsiWorld) -> None:
+    """It says why it cannot, then hangs; then the helper dies in the middle of its answer."""
+    binding = ready(csi)
+    sick = {"code": 13, "message": "the array is sick", "times": 1}
+    csi.plugin.control(faults={"NodeUnpublishVolume": sick})
+    csi.executor.release(op_id="end", epoch=1, binding=binding)
+    csi.until(lambda: "the array is sick" in csi.report(binding).note)
+    csi.plugin.control(faults={"NodeUnpublishVolume": {"hang": True}})
+    before = "; it said before: the array is sick"
+    csi.until(lambda: csi.report(binding).note.endswith(before))
+    csi.kill_helper()
+    csi.until(lambda: "helper is not there" in csi.report(binding).note)
+    assert csi.report(binding).note.endswith(before)
+    csi.plugin.stop()
+    csi.plugin.control()
+    csi.plugin.start()
+    csi.until(lambda: csi.report(binding).state is RELEASED)
+
+
 def test_a_plugin_that_has_forgotten_the_volume_does_not_keep_it_mounted(csi: CsiWorld) -> None:
     binding = ready(csi)
     csi.plugin.stop()
