@@ -1,4 +1,5 @@
-"""The CSI helper: what a call costs through it (G33), its memory (G33.size), and its start (G33.start).
+"""The CSI helper: what a call costs through it (G33), its memory (G33.size), and its start (G33.start); and a
+new agent that takes up 200 volumes in use (G35, in `bench/csiload.py`).
 
 The plugin is the one of the tests, answering statistics without looking at anything. The floor is the same
 call with the same library, alone in a process of its own.
@@ -6,6 +7,7 @@ call with the same library, alone in a process of its own.
 
 import asyncio
 import json
+import os
 import sys
 import time
 from contextlib import ExitStack
@@ -13,14 +15,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import machine
-from bench.children import ROOT, ChildFailed, say, started, wait_for
+from bench.children import ROOT, ChildFailed, python, say, started, wait_for
 from bench.figures import Cell, Result, figure
 from bench.suite import Lines, Options, without_verdict
 from tests.csi_node_helper.world import program
 from xce.model import csi
 from xce.prepare.csi.helper import HelperClient
 
-GOALS = ("G33", "G33.size", "G33.start")
+GOALS = ("G33", "G33.size", "G33.start", "G35", "G35.calls", "G35.size")
 _CALL = csi.Statistics(volume="vol1", path="/nowhere")
 _LATE_S = 10.0
 _PAUSE_S = 20e-6
@@ -43,7 +45,34 @@ def run(options: Options) -> Lines:
             wait_for(socket.exists, plugin, "its socket was there", _LATE_S)
             yield from _measure(options, work, str(socket))
     except ChildFailed as error:
-        yield from without_verdict(GOALS, str(error))
+        yield from without_verdict(GOALS[:3], str(error))
+    try:
+        yield from _take_up(options)
+    except ChildFailed as error:
+        yield from without_verdict(GOALS[3:], str(error))
+
+
+def _take_up(options: Options) -> Lines:
+    """A node with many volumes, and its agent anew."""
+    if os.geteuid() != 0:
+        yield from without_verdict(GOALS[3:], "control groups and mounts need root")
+        return
+    count = options.pick(200, 10)
+    taken: list[float] = []
+    calls: list[float] = []
+    size: list[float] = []
+    for _ in range(options.pick(min(options.repetitions, 3), 1)):
+        with TemporaryDirectory(prefix="xb-") as folder:
+            argv = ["unshare", "-m", *python("bench.csiload", folder, str(count))]
+            with started(argv, Path(folder, "log"), answers=True) as child:
+                said = child.answer(_LATE_S * 30)
+        taken.append(float(said["taken_up_ms"] or 0))
+        calls.append(float(said["calls"] or 0))
+        size.append(float(said["resident_mb"] or 0))
+        yield Cell(suite="csi", side="take up", values=said)
+    yield Result(goal="G35", judged=figure(taken), measured=figure(taken), unit="ms")
+    yield Result(goal="G35.calls", judged=figure(calls), measured=figure(calls), unit="")
+    yield Result(goal="G35.size", judged=figure(size), measured=figure(size), unit="MB")
 
 
 def _measure(options: Options, work: Path, socket: str) -> Lines:
@@ -51,6 +80,7 @@ def _measure(options: Options, work: Path, socket: str) -> Lines:
     ours: list[float] = []
     bare: list[float] = []
     size: list[float] = []
+    bare_size: list[float] = []
     start: list[float] = []
     for number in range(options.repetitions):
         client = HelperClient(csi.Plugins(sockets={"p": socket}), time.monotonic, program=program(work))
@@ -65,7 +95,9 @@ def _measure(options: Options, work: Path, socket: str) -> Lines:
             client.close()
         argv = [sys.executable, "-m", "bench.suites.csi", socket, str(calls)]
         with started(argv, work / f"bare{number}.log", answers=True) as child:
-            bare.append(float(child.answer(_LATE_S * 6)["ms"] or 0))
+            said = child.answer(_LATE_S * 6)
+            bare.append(float(said["ms"] or 0))
+            bare_size.append(float(said["mb"] or 0))
         yield Cell(
             suite="csi",
             side="helper",
@@ -79,7 +111,9 @@ def _measure(options: Options, work: Path, socket: str) -> Lines:
     measured = figure(ours)
     added = [mine - other for mine, other in zip(ours, bare, strict=True)]
     yield Result(goal="G33", judged=figure(added), measured=measured, floor=figure(bare), unit="ms")
-    yield Result(goal="G33.size", judged=figure(size), measured=figure(size), unit="MB")
+    yield Result(
+        goal="G33.size", judged=figure(size), measured=figure(size), floor=figure(bare_size), unit="MB"
+    )
     yield Result(goal="G33.start", judged=figure(start), measured=figure(start), unit="ms")
 
 
@@ -115,4 +149,5 @@ async def _bare(path: str, calls: int) -> float:
 
 
 if __name__ == "__main__":
-    say(ms=asyncio.run(_bare(sys.argv[1], int(sys.argv[2]))))
+    median_ms = asyncio.run(_bare(sys.argv[1], int(sys.argv[2])))
+    say(ms=median_ms, mb=machine.memory_kb(os.getpid()) / 1024)
