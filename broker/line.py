@@ -48,8 +48,8 @@ class Broker:
     @classmethod
     def by_files(cls, endpoint: str, key: Path, broker_key: Path) -> "Broker":
         """With the keys in these files; raises `KeyFileError`."""
-        theirs = keys.load(broker_key, secret=False).public
-        return cls(endpoint, keys.load(key, secret=True), theirs, str(broker_key))
+        mine = keys.load(key, secret=True)
+        return cls(endpoint, mine, keys.load(broker_key, secret=False).public, str(broker_key))
 
 
 class Line:
