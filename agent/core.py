@@ -217,20 +217,27 @@ class Core:
         """When `step` wants to be called next, unless something is heard; `NEVER` if nothing is planned."""
         if self._effects:
             return now
-        if self.phase in {Phase.DISCONNECTED, Phase.SILENT}:
-            return self._open_at
-        if self.phase in {Phase.CONNECTING, Phase.REFUSED}:
-            return self._hello_at if self._up else NEVER
-        if self.phase is Phase.GREETING:
-            return self._asked_since + GREETING_S
-        waits = (
-            (self._whole and not self.book.cold)
-            or self._inventories_wanted
-            or self.book.pending()
+        match self.phase:
+            case Phase.SYNCED:
+                soonest = min(self._heartbeat_at, self._silent_at)
+                if soonest <= now or not self._waits():
+                    return soonest
+                return min(soonest, max(now, self._told_at + TICK_S))
+            case Phase.DISCONNECTED | Phase.SILENT:
+                return self._open_at
+            case Phase.CONNECTING | Phase.REFUSED:
+                return self._hello_at if self._up else NEVER
+            case Phase.GREETING:
+                return self._asked_since + GREETING_S
+
+    def _waits(self) -> bool:
+        """Whether something is to be told."""
+        return bool(
+            self.book.pending()
             or self.holdings.pending()
+            or self._inventories_wanted
+            or (self._whole and not self.book.cold)
         )
-        tick = max(now, self._told_at + TICK_S) if waits else NEVER
-        return min(self._heartbeat_at, self._silent_at, tick)
 
     def _proceed(self, now: float) -> None:
         if self.phase in {Phase.DISCONNECTED, Phase.SILENT}:

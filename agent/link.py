@@ -71,14 +71,16 @@ class Link:
         if used:
             self._hear(now)
             self._look_at = now + LOOK_S
-        if used or self._core.due(now) <= now:
+        due = now if used else self._core.due(now)
+        if due <= now:
             while effects := self._core.step(now):
                 used = True
                 for effect in effects:
                     self._carry_out(effect, now)
             # Receiving and sending may have eaten the edge of what came meanwhile.
             self._news = used and self._dealer is not None and self._dealer.readable()
-        self._wake_at(now if self._news else min(self._core.due(now), self._look_at))
+            due = now if self._news else self._core.due(now)
+        self._wake_at(min(due, self._look_at))
 
     def _readable(self) -> None:
         self._news = True

@@ -46,8 +46,9 @@ class Timer:
     def _drop(self) -> None:
         self._callback, self._args, self._loop = None, (), None
 
-    def _take(self) -> tuple[Callback | None, tuple[Any, ...]]:
+    def _take(self) -> tuple[Callback, tuple[Any, ...]]:
         callback, args = self._callback, self._args
+        assert callback is not None, "internal error: a timer without a callback was due"
         self._drop()
         return callback, args
 
@@ -161,9 +162,9 @@ class Loop:
 
     def _due(self) -> list[Timer]:
         """Taken off the heap before any of them runs: a timer set meanwhile waits for the next turn."""
-        now, due = self.now(), []
-        while (when := self._next_timer()) is not None and when <= now:
-            due.append(heapq.heappop(self._timers)[2])
+        timers, now, due = self._timers, self.now(), []
+        while timers and timers[0][0] <= now:
+            due.append(heapq.heappop(timers)[2])
         return due
 
     # ----------------------------------------------------------------------------------- signals, hooks
@@ -225,9 +226,11 @@ class Loop:
         for fd, events in self._epoll.poll(self._timeout(at_most)):
             self._ready(fd, events)
         for timer in self._due():
-            callback, args = timer._take()  # noqa: SLF001 - the two are one
-            if callback is not None:
+            if timer.active:
+                callback, args = timer._take()  # noqa: SLF001 - the two are one
                 self._call(callback, *args)
+            else:
+                self._cancelled_timers = max(0, self._cancelled_timers - 1)
         self._run_hooks()
 
     def _timeout(self, at_most: float | None) -> float:

@@ -290,7 +290,8 @@ class Reporter:
         now = self._loop.now()
         if not self.streaming:
             self._overruns += int((now - self.due) // self.timing.interval)
-        self.hold_back("")
+        if self.held_back:
+            self.hold_back("")
         self._verdict = self._ended_for = None
         try:
             self.run = self._launcher.launch(self, self._want())

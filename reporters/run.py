@@ -72,6 +72,8 @@ class Tail:
     @property
     def first_line(self) -> str:
         """The first line that is not blank."""
+        if not self._first:
+            return ""
         return self._first.split(b"\n")[0].decode(errors="backslashreplace").rstrip()
 
     @property
@@ -151,7 +153,8 @@ class _Pipe:
     def close(self) -> None:
         if self._fd < 0:
             return
-        self.close_child_end()
+        if self.child_end >= 0:
+            self.close_child_end()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -306,6 +309,9 @@ class Run:
 
     def _ended(self, how: Exit) -> None:
         self._exited = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._out.drain()
         self._err.drain()
         rest = self._lines.end()
@@ -314,7 +320,8 @@ class Run:
         self._incomplete = self._streaming and bool(rest)
         left_behind = not self.ending and self.group.populated()
         try:
-            self._tell_rest()
+            if self._waiting:
+                self._tell_rest()
             self._owner.exited(how, describe(self.group.pids()) if left_behind else [])
         finally:  # whatever is wrong with what it said: the run must be over some time
             self._close()

@@ -221,8 +221,10 @@ class Supervisor:
             if self._leaving.get(reporter.name) is reporter:
                 del self._leaving[reporter.name]
                 self._discard(reporter)
-        self._start_waiting()
-        self._maybe_stopped()
+        if self._waiting:
+            self._start_waiting()
+        if self._stopped is not None:
+            self._maybe_stopped()
 
     # --------------------------------------------------------------------------------------- inside
 

@@ -37,6 +37,9 @@ class Verdict(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
+_WELL, _GOOD = Exit(), Verdict(Outcome.GOOD)
+
+
 def judge(
     candidate: Candidate,
     how: Exit | None,
@@ -50,6 +53,8 @@ def judge(
     `how` is None for one that cannot be killed (`unkillable`); `ended_for` why we ended it: None if we did
     not, '' if through no fault of its own; `stderr` its first line.
     """
+    if how == _WELL and ended_for is None and candidate.settings.mode is Mode.ONE_SHOT:
+        return _GOOD  # mostly
     if ended_for == "" and how is not None:
         return Verdict(Outcome.STOPPED)
     if how is None:
