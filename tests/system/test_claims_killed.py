@@ -99,7 +99,9 @@ def until(chaos: Chaos, client: Client, binding: str, state: BindingState) -> No
 
     def there() -> bool:
         found = client.ask(m.ClaimsRequest(id="")).bindings.get(binding)
-        return found.binding.state is state if found else state is BindingState.RELEASED
+        now = found.binding.state if found else BindingState.RELEASED
+        assert now is state, (now, found, chaos.agent.status())
+        return True
 
     chaos.site.until(there, within_s=60)
 
