@@ -38,7 +38,7 @@ def read(path: str, kind: type[F], *, memory: Memory, must_exist: bool) -> F:
             text = file.read(FILE_BYTES + 1)
         if len(text) > FILE_BYTES:
             raise ConfigRefused([ConfigError(path, 0, "", f"larger than {FILE_BYTES} bytes")])
-        settings = memory.parsed(text.decode(), path, kind, _parse)
+        settings = memory.parsed(text.decode(), path, kind, _parse, may_keep=_may_keep)
     except FileNotFoundError as error:
         if must_exist:
             raise ConfigRefused([ConfigError(path, 0, "", f"cannot read it: {error.strerror}")]) from error
@@ -101,6 +101,16 @@ def _parse(text: str, path: str, kind: type[F]) -> F:
     from xce.model import document  # noqa: PLC0415 - PyYAML costs 20 ms, and a known text is not parsed
 
     return document.load(text, path, kind)
+
+
+def _may_keep(settings: AgentFile | ExternalFile) -> bool:
+    """Mount options may be passwords: what the file says of them is in the file, and in no copy of it."""
+    if not isinstance(settings, AgentFile):
+        return True
+    volumes = [one for profile in settings.claims.profiles.values() for one in profile.volumes.values()]
+    return not any(
+        one.options or (one.csi and (one.csi.context or one.csi.publish_context)) for one in volumes
+    )
 
 
 def _problems(settings: AgentFile | ExternalFile, path: str) -> list[ConfigError]:

@@ -65,13 +65,23 @@ class Memory:
         """Remember them: a restarted agent must not give an old number to a new inventory."""
         self._write(GENERATIONS, generations)
 
-    def parsed(self, text: str, path: str, kind: type[T], parse: Callable[[str, str, type[T]], T]) -> T:
-        """What `parse` gives for `text`, remembered; only what it gives without an error is."""
+    def parsed(
+        self,
+        text: str,
+        path: str,
+        kind: type[T],
+        parse: Callable[[str, str, type[T]], T],
+        *,
+        may_keep: Callable[[T], bool] = lambda _: True,
+    ) -> T:
+        """What `parse` gives for `text`, remembered if it gives no error, and if it may be kept."""
         mark = blake2b(f"{VERSION}\0{kind.__module__}.{kind.__qualname__}\0{text}".encode(), digest_size=12)
         name = f"{PARSED}-{mark.hexdigest()}"
         known = self._read(name, kind)
         if known is None:
             known = parse(text, path, kind)
+            if not may_keep(known):
+                return known
             self._write(name, known)
             self._forget_some()
         return known

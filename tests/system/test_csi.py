@@ -1,5 +1,8 @@
 """A plugin's volume with everything real: broker, agent, helper, plugin, mounts; each dies in between."""
 
+import base64
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -70,7 +73,7 @@ def test_the_scenarios_in_a_namespace_where_pid_1_sees_our_mounts() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 @pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
@@ -125,3 +128,66 @@ def test_without_the_helper_all_else_is_served_and_a_volume_waits_for_the_packag
         site.until(lambda: agent.status()["trouble"] == [])
         client.ask(m.ClaimRelease(id="", claim="one"))
         ended(site, client, binding)
+
+
+SECRET, FLAG = "correct-horse", "password=battery-staple"
+
+
+def searched(site: Site, agent: AgentProgram, client: Client) -> dict[str, str]:
+    """Everything that a run leaves or shows, by where: files, processes, answers."""
+    found = {}
+    for path in site.folder.rglob("*"):
+        if path.is_file() and path.name not in {"agent.yaml", "secrets.json"}:
+            found[str(path)] = path.read_bytes().decode("latin-1")
+    programs = {str(site.folder), "xce-csi-node-helper", "xce.prepare.child"}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            arguments = (process / "cmdline").read_text()
+            if any(word in arguments for word in programs):
+                found[f"process {process.name}"] = arguments + (process / "environ").read_text()
+    found["status"] = str(agent.status())
+    found["claims"] = str(client.ask(m.ClaimsRequest(id="")))
+    found["snapshot"] = str(client.snapshot(["host:node1"]))
+    for words in (["claim", "list"], ["csi", "volumes", "--json"], ["status", "--json"]):
+        found[" ".join(words)] = agent.command(*words).stdout
+    return found
+
+
+@pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
+def test_known_secrets_are_in_no_log_journal_process_or_message_of_a_whole_run(
+    site: Site, plugin: Plugin
+) -> None:
+    """The plugin repeats what it is given in every error, and later in answers to calls without secrets."""
+    agent = csi_node(site, plugin)
+    file = site.folder / "secrets.json"
+    file.write_text(json.dumps({"key": SECRET}))
+    file.chmod(0o600)
+    volume = agent.settings["claims"]["profiles"]["default"]["volumes"]["shared"]
+    volume["csi"]["secrets"], volume["options"] = str(file), [FLAG]
+    sick = {"code": 13, "message": f"mount -o {FLAG} failed for {SECRET}", "times": 1}
+    denied = {"code": 16, "message": "denied", "times": 1}
+    faults = {"NodeStageVolume": denied, "NodePublishVolume": sick, "NodeUnpublishVolume": sick}
+    plugin.control(behaviours=["echoes-secrets"], faults=faults)
+    site.broker.start()
+    agent.start()
+    site.until(lambda: site.snapshot().locations["host:node1"].state == "available")
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="refused", ask=ASK)))
+        place = m.Place(claim="refused", host="node1", consumer=Consumer(name="refused"))
+        (refused,) = client.ask(m.ClaimBind(id="", places=[place])).made
+        view = client.wait_bindings([refused], timeout=30)[refused]
+        assert "[hidden]" in view.binding.reason, view
+        binding = bound(client, "kept")
+        running = searched(site, agent, client)
+        client.ask(m.ClaimRelease(id="", claim="kept"))
+        ended(site, client, binding)
+        over = searched(site, agent, client)
+    assert any(call["secrets"] for call in plugin.calls("NodePublishVolume")), "they were used"
+    assert any(FLAG in call.get("volume_capability", "") for call in plugin.calls("NodeStageVolume"))
+    for found in (running, over):
+        where = [place for place, text in found.items() if binding in text]
+        assert any("claims.sqlite" in place for place in where), "the search reads what is written"
+        assert any(place.endswith("agent node1.log") or "broker" in place for place in where)
+        assert any("xce-csi-node-helper" in text for place, text in found.items() if "process" in place)
+        for word in (SECRET, "battery-staple", base64.b64encode(SECRET.encode()).decode()):
+            assert [place for place, text in found.items() if word in text] == []
