@@ -180,10 +180,15 @@ class ClaimOperations:
         """Show `look` all that `name` means, again and again until it is content; true: the time is over.
         Gives what ends it.
         """
-        end, timers = self._loop.now() + seconds, list[Timer]()
+        end, timers, seen = self._loop.now() + seconds, list[Timer](), [-1]
 
         def again() -> None:
             timers.clear()
+            changes = self._claims.holdings.changes
+            if changes == seen[0] and self._loop.now() < end:  # the thread has other work
+                timers.append(self._loop.call_later(LOOK_S, again))
+                return
+            seen[0] = changes
             self._details(name, told, reply, variables=variables)
 
         def told(found: Documents) -> None:
@@ -273,13 +278,16 @@ def _documents(
     executor: "Executor", name: str, standing: Mapping[str, str], *, variables: bool
 ) -> Iterator[dict[str, Any]]:
     """In the thread: what is known of bindings."""
-    reports = {report.binding: report for report in executor.reports()}
-    for entry in executor.entries.values():
-        binding = entry.order.binding
-        if not name or name in {binding.id, binding.claim, binding.consumer.name}:
-            found = _document(entry, reports[binding.id], standing.get(binding.id, ""))
-            values = _evidence(entry, "environment").get("variables", {})
-            yield found | {"variables": values} if variables else found
+    meant = [entry for entry in executor.entries.values() if not name or name in _names(entry)]
+    for entry, report in zip(meant, executor.reports(meant), strict=True):
+        found = _document(entry, report, standing.get(entry.id, ""))
+        values = _evidence(entry, "environment").get("variables", {})
+        yield found | {"variables": values} if variables else found
+
+
+def _names(entry: "Entry") -> set[str]:
+    binding = entry.order.binding
+    return {binding.id, binding.claim, binding.consumer.name}
 
 
 def _document(entry: "Entry", report: "Report", standing: str) -> dict[str, Any]:

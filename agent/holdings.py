@@ -25,6 +25,8 @@ class Holdings:
         """What the broker has durably of bindings here, as it said last."""
         self.settled = False
         """The broker has given all the orders that it had when the link was made."""
+        self.changes = 0
+        """Grows with everything that is reported or heard."""
         self.uncertain = False
         """The journal was damaged: whatever the digest would say, everything is to be said."""
         self._unsaid: set[str] = set()
@@ -53,6 +55,7 @@ class Holdings:
 
     def welcomed(self, *, full: bool) -> None:
         """A new conversation: everything is to be said, or only what ended and was not heard."""
+        self.changes += 1
         self._full, self.settled = full, not full
         if not full:  # the broker has the same, in the same states
             live = (name for name, one in self.reports.items() if one.state not in _UNSAID)
@@ -81,6 +84,7 @@ class Holdings:
 
     def heard(self, standing: BindingStanding) -> None:
         """What the broker has durably. What has ended at both ends is forgotten."""
+        self.changes += 1
         self.settled = True
         for name, state in standing.bindings.items():
             mine = self.reports.get(name)

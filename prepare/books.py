@@ -3,7 +3,7 @@
 Memory follows the disk: a phase or a step is further only once its record is written. No decisions here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -38,9 +38,9 @@ class Books:
         news, self._news = list(self._news.values()), {}
         return news
 
-    def reports(self) -> list[Report]:
-        """All bindings that are worked on or held."""
-        return [self._report(entry) for entry in self.entries.values()]
+    def reports(self, only: Iterable[Entry] | None = None) -> list[Report]:
+        """All bindings that are worked on or held, or only some of them."""
+        return [self._report(entry) for entry in (self.entries.values() if only is None else only)]
 
     def _report(self, entry: Entry) -> Report:
         profile = profile_of(self.node.settings, entry.order.claim.ask.profile)

@@ -12,7 +12,8 @@ USAGE_TEXT = f"""\
 usage: {PROGRAM} list [--json]
        {PROGRAM} show NAME [--json]
        {PROGRAM} plan NAME [--json]
-       {PROGRAM} plan --file FILE [--instances ID,...] [--consumer NAME] [--user NAME] [--json]
+       {PROGRAM} plan --file FILE [--instances ID,...] [--consumer NAME]
+                            [--user NAME] [--profile NAME] [--json]
        {PROGRAM} why NAME
        {PROGRAM} wait NAME [--wait SECONDS]
        {PROGRAM} release NAME [--wait SECONDS]
@@ -39,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    values = ["--socket", "--config", "--wait", "--file", "--instances", "--consumer", "--user"]
+    values = ["--socket", "--config", "--wait", "--file", "--instances", "--consumer", "--user", "--profile"]
     options = Options(argv, flags=["--json"], values=values)
     verb, *names = options.arguments or [""]
     nameless = verb == "list" or (verb == "plan" and options.has("--file"))
@@ -129,7 +130,7 @@ def _plan(path: str, options: Options, name: str) -> int:
 def _dry_run(path: str, options: Options) -> int:
     """What a binding would do here that is not there."""
     request: dict[str, Any] = {
-        "claim": _claim_of(options.get("--file")),
+        "claim": _claim_of(options.get("--file"), options.get("--profile")),
         "consumer": {"name": options.get("--consumer", "dry-run"), "user": options.get("--user")},
         "instances": [one for one in options.get("--instances").split(",") if one],
     }
@@ -143,8 +144,8 @@ def _dry_run(path: str, options: Options) -> int:
     return TROUBLE if answer["against"] else GOOD
 
 
-def _claim_of(file: str) -> object:
-    """The claim in a file, checked as the broker does it."""
+def _claim_of(file: str, profile: str) -> object:
+    """The claim in a file, checked as the broker does it; by another profile, if one is named."""
     import sys  # noqa: PLC0415 - and YAML: only for a dry run
     from pathlib import Path  # noqa: PLC0415
 
@@ -155,9 +156,11 @@ def _claim_of(file: str) -> object:
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        return msgspec.to_builtins(document.load(text, file, Claim))
+        claim = document.load(text, file, Claim)
     except (OSError, UnicodeDecodeError, refusal.ConfigRefused) as error:
         raise UsageError(f"cannot use {file}: {error}") from error
+    ask = msgspec.structs.replace(claim.ask, profile=profile or claim.ask.profile)
+    return msgspec.to_builtins(msgspec.structs.replace(claim, ask=ask))
 
 
 def sentence(one: Document) -> str:

@@ -9,7 +9,7 @@ _xce() {
         xce-agent/discovery) words='--socket --config' ;;
         xce-agent/reporter) words='list test lint explain reset record --help --json --socket --config --runs --for --external' ;;
         xce-agent/explain) words='--json --socket --config' ;;
-        xce-agent/claim) words='--json --file --instances --consumer --user --wait --socket --config --claim' ;;
+        xce-agent/claim) words='--json --file --instances --consumer --user --profile --wait --socket --config --claim' ;;
         xce-agent/csi) words='--json --config --socket --size --access --type --parameter --secrets' ;;
         xce-agent/doctor) words='--json --config' ;;
         xce-agent/join) words='--token --name --timeout --no-start' ;;

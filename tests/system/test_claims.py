@@ -334,6 +334,8 @@ def test_what_a_binding_would_do_is_shown_before_there_is_one(site: Site, tmp_pa
         assert (held.returncode, f"instance card-own is held by binding {made}" in held.stderr) == (1, True)
         client.ask(m.ClaimRelease(id="", claim="job"))
         ended(site, client, made)
+    other = agent.command(*dry, "--profile", "big")
+    assert (other.returncode, "this node has no profile 'big'" in other.stderr) == (1, True)
     lacking = agent.command("claim", "plan", "--file", str(file))
     assert (lacking.returncode, "it asks for 1 card" in lacking.stderr) == (1, True)
     file.write_text("ask:\n  prots: []\n")
