@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from xce.model.claim import AccessMode
+from xce.model.value import Count
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -48,6 +49,8 @@ class CsiVolume(_Section, frozen=True, kw_only=True):
     """How it may be used at a time. Of `RWOP` this node has one consumer, whatever the plugin allows."""
     block: bool = False
     """Consumers get a device, not a file system."""
+    size_bytes: Count = 0
+    """How large it is to be at least: the plugin is asked to let its file system grow so far. 0: as it is."""
     group: str = ""
     """Number of the group that its files get, if the plugin can do that."""
     context: dict[str, str] = {}

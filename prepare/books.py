@@ -74,7 +74,7 @@ class Books:
 
     def _at(self, entry: Entry, number: int) -> At:
         peers = [
-            Peer(other.id, other.works[n].step, other.works[n].evidence, other.leaving, n)
+            Peer(other.id, other.works[n].step, other.holds(n), other.leaving, n)
             for (_, n), other in self._by_key.get(entry.keys[number], {}).items()
             if other is not entry and other.works[n].state != StepState.UNDONE
         ]

@@ -11,7 +11,7 @@ from xce.prepare.books import Books
 from xce.prepare.entry import PHASES, STATES, Entry, Event, Phase, StepState, ended
 from xce.prepare.journal import Journal, NotRecorded, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
-from xce.prepare.step import Done, InstanceMap, Node, Outcome, Step, StepFailed, Wait
+from xce.prepare.step import Done, InstanceMap, Node, Note, Outcome, Step, StepFailed, Wait
 from xce.prepare.steps import handler
 
 AGAIN_S = 1.0
@@ -205,6 +205,7 @@ class Carrier(Books):
         """Compare a binding with the kernel if it is READY."""
         if self.entries.get(entry.id) is entry and entry.phase is Phase.READY and not entry.void:
             entry.drift = self._check(entry)
+            entry.waiting = self._tend(entry)
             self._report(entry)
 
     def _check(self, entry: Entry) -> str:
@@ -217,6 +218,21 @@ class Carrier(Books):
                 problem = self._repair(entry, number, problem)
             problems.append(problem)
         return "; ".join(filter(None, problems))
+
+    def _tend(self, entry: Entry) -> Wait | None:
+        """What goes on with a binding that is ready, for its note."""
+        waiting = None
+        for number, work in enumerate(entry.works):
+            try:
+                outcome = handler(work.step).tend(work.step, work.evidence, self._at(entry, number))
+                if isinstance(outcome, Note):
+                    noted = msgspec.structs.replace(work, evidence=outcome.evidence)
+                    self._write(entry, {number: noted}, f"{_kind(work.step)}.tended")
+                else:
+                    waiting = waiting or outcome
+            except (OSError, StepFailed, NotRecorded) as error:
+                waiting = waiting or Wait(AGAIN_S, f"{steps.describe(work.step)}: {_words(error)}")
+        return waiting
 
     def _repair(self, entry: Entry, number: int, problem: str) -> str:
         work = entry.works[number]

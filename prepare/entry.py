@@ -152,6 +152,11 @@ class Entry:
         provided = any(isinstance(work.step, Csi) and work.step.provided for work in self.works)
         return provided and self.words is None and (self.void or self.phase is Phase.PREPARING)
 
+    def holds(self, number: int) -> Evidence:
+        """What a step has given that may still be there: after a reboot little is, until it is done again."""
+        work = self.works[number]
+        return {} if self.void and not steps.handler(work.step).outlasts_boot else work.evidence
+
     @property
     def leaving(self) -> bool:
         """Whether it is taken back."""

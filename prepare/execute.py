@@ -64,12 +64,14 @@ class Executor(Carrier):
     ) -> Report:
         """Begin a binding; the same one again gets the same answer. Raises `Refused`, `NotRecorded`.
 
-        `words`: what the claim's provider says now.
+        `words`: what the claim's provider says now; they may be new, or were lost with the process before.
         """
         if (entry := self.entries.get(binding.id)) is not None:
             if entry.leaving and entry.phase is Phase.RELEASING:
                 raise Refused(f"binding {binding.id} is being released")
-            return self._hear(entry, words or {}, instances)
+            entry.words = words or {}
+            entry.wake = 0.0
+            return self._report(entry)
         if (stone := self.journal.tombstone(binding.id)) is not None:
             if stone.state is BindingState.FAILED and stone.op_id == op_id:
                 return ended(binding.id, stone)
@@ -77,15 +79,6 @@ class Executor(Carrier):
         self._check_order(epoch)
         self._check_instances(binding.instances)
         return self._begin(op_id, epoch, binding, claim, instances, words or {})
-
-    def _hear(self, entry: Entry, words: Mapping[str, str], instances: InstanceMap) -> Report:
-        """The provider's words may be new, or were lost with the process before."""
-        wanted, entry.words = entry.wants_words, words
-        if wanted:
-            entry.wake = 0.0
-        if wanted and entry.void:
-            self._replan(entry, instances)
-        return self._report(self.entries.get(entry.id, entry))
 
     def release(self, *, op_id: str, epoch: int, binding: str) -> Report:
         """Take a binding back; one that was never here is written down as ended. Raises as `prepare`."""

@@ -203,6 +203,7 @@ class _Planner:
             only=only,
             provided=bool(self.claim.provider),
             said=words.said(volume, told).digest(),
+            bytes=of.size_bytes,
         )
 
     def _is_csi(self, source: str) -> bool:

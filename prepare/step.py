@@ -166,6 +166,8 @@ class Csi(_Step, frozen=True, kw_only=True, tag="csi"):
     """The claim has a provider: nothing is asked of the plugin before its words are known."""
     said: str = ""
     """Digest of flags and contexts."""
+    bytes: int = 0
+    """How large it is to be at least; the claim's provider may say more, and more later."""
 
 
 class Bind(_Step, frozen=True, kw_only=True, tag="bind"):
@@ -382,6 +384,9 @@ class Handler(Protocol[S_contra]):
     def observe(self, step: S_contra, evidence: Evidence, at: At) -> str:
         """'' if the kernel says that it is as `evidence` says; otherwise what has changed."""
 
+    def tend(self, step: S_contra, evidence: Evidence, at: At) -> Note | Wait | None:
+        """While the binding is ready: go on with what makes it no less ready; None if there is nothing."""
+
     def quiesce(self, step: S_contra, evidence: Evidence, at: At) -> Outcome:
         """Before anything is taken back: end those who use it."""
 
@@ -390,12 +395,16 @@ class Handler(Protocol[S_contra]):
 
 
 class Plain(Generic[S_contra]):
-    """A handler to derive from: nothing to note, nobody to be ended first, and nothing outlasts a boot."""
+    """A handler to derive from: nothing to note, to tend, to be ended first, and nothing outlasts a boot."""
 
     outlasts_boot = False
 
     def look(self, step: S_contra, evidence: Evidence, at: At) -> Note | Wait | None:
         """What it makes is known by its name."""
+        return None
+
+    def tend(self, step: S_contra, evidence: Evidence, at: At) -> Note | Wait | None:
+        """It stays as it was made."""
         return None
 
     def quiesce(self, step: S_contra, evidence: Evidence, at: At) -> Outcome:

@@ -6,7 +6,10 @@ from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options
 
 Document = dict[str, Any]
-HEADERS = ("VOLUME", "PLUGIN", "ID", "STATE", "BINDINGS", "BYTES", "USED", "AVAILABLE", "ASKED", "NOTE")
+HEADERS = (
+    *("VOLUME", "PLUGIN", "ID", "STATE", "BINDINGS", "GROWN", "BYTES", "USED", "AVAILABLE", "ASKED"),
+    "NOTE",
+)
 
 
 def show(options: Options) -> int:
@@ -29,6 +32,7 @@ def _row(one: Document) -> tuple[str, ...]:
     shown = ["" if size is None else str(size) for size in sizes]
     return (
         *(one["source"], one["plugin"], one["volume"], one["state"], ", ".join(one["bindings"])),
+        str(one["bytes"] or ""),
         *shown,
         output.ago(one["statistics_age_s"]),
         "; ".join(filter(None, (one["unmet"], one["problem"], said))),

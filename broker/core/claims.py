@@ -101,6 +101,7 @@ class Claims:
                 self.views.touch(change.claim.id, ())
             case facts.ClaimProvided() | facts.ClaimEnding():
                 self.views.touch(change.claim, ())
+                self._tell_words(change, now)
             case facts.ClaimDeleted():
                 self.views.touch_forgotten(change.claim)
             case facts.BindingMade():
@@ -142,6 +143,13 @@ class Claims:
             self._order(binding, now)
             return
         self._standing.setdefault(binding.host, set()).add(binding_id)
+
+    def _tell_words(self, change: facts.ClaimProvided | facts.ClaimEnding, now: float) -> None:
+        """What a provider says of a claim goes to the nodes that have it: a volume may have grown."""
+        if isinstance(change, facts.ClaimProvided):
+            for binding in self.state.journal.ledger.claims.live(change.claim):
+                if binding.state is not BindingState.RELEASING:
+                    self._order(binding, now)
 
     def _show_quarantine(self, host: str, instance: str) -> None:
         kept = self.state.journal.ledger.claims.quarantine.get(host, {}).get(instance)

@@ -9,13 +9,12 @@ import contextlib
 import errno
 import os
 import stat
-import time
 
 from xce.linux import disks, holders, mountinfo
 from xce.model import csi
 from xce.model.claim import AccessMode
-from xce.model.csi import AGAIN, Backoff, NodeAbility, Outcome
-from xce.prepare.csi import usage, words
+from xce.model.csi import Backoff, NodeAbility, Outcome
+from xce.prepare.csi import calls, growth, usage
 from xce.prepare.csi.usage import VOLUME, Event, State
 from xce.prepare.mounts import ask, at_point, changed, found, need_visible
 from xce.prepare.step import At, Csi, Done, Evidence, Note, Plain, StepFailed, Wait
@@ -24,14 +23,11 @@ from xce.prepare.step import Outcome as StepOutcome
 _LOOK_S = 0.02
 _PLUGIN_S = 0.05
 _BUSY_S = 0.5
-_UNSAID_S = 0.5
 _OWN_ERROR = Backoff(0.2, 5)
 """After an error of the plugin's while it takes something back."""
 _PATIENCE = 3
 """Calls that a plugin may answer with an error, or with OK and no effect, before we unmount ourselves."""
-_SILENT = {0, 1, 4}
-"""No answer, given up, too late: these words are not the plugin's own."""
-_UNKNOWN_CODES = {*_SILENT, 10}
+_UNKNOWN_CODES = {*calls.SILENT, 10}
 """No answer, given up, too late, busy: the plugin has not said what it makes of the call."""
 
 
@@ -59,7 +55,11 @@ class CsiHandler(Plain[Csi]):
             case _:
                 if problem := self.observe(step, evidence, at):
                     raise StepFailed(problem)
-                return Done(evidence)
+                return growth.grow(step, evidence, at)
+
+    def tend(self, step: Csi, evidence: Evidence, at: At) -> Note | Wait | None:
+        """Its provider may say that it has become larger."""
+        return growth.tend(step, evidence, at)
 
     def _enter(self, step: Csi, at: At) -> StepOutcome:
         """Whether it can be had here, and how; nothing is asked of the plugin before that is written down."""
@@ -72,7 +72,7 @@ class CsiHandler(Plain[Csi]):
                 return Wait(_LOOK_S, f"volume {step.volume} is being made ready for binding {peer.binding}")
             if problem := self.observe(step, peer.evidence, at):
                 raise StepFailed(problem)
-            return Done(peer.evidence)
+            return growth.reached(step, peer.evidence, at)
         seen = at.node.csi.seen(step.plugin)
         if seen is None or not (seen.asked and seen.ready):
             problem = (seen.problem if seen else "") or "it has not been heard of yet"
@@ -93,23 +93,23 @@ class CsiHandler(Plain[Csi]):
     def _stage(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
         if not evidence["stages"]:
             return Note(evidence | {"state": VOLUME.step(State.STAGING, Event.STAGED), "mounts": []})
-        if (said := _said(step, at)) is None:
-            return _unsaid(step)
+        if (said := calls.said(step, at)) is None:
+            return calls.unsaid(step)
         if not usage.at_or_below(step.staging, at.node.mounts()):
             os.makedirs(step.staging, 0o755, exist_ok=True)
         call = csi.Stage(
             volume=step.volume,
             staging=step.staging,
-            capability=_capability(step, evidence, said.flags),
+            capability=calls.capability(step, evidence, said.flags),
             context=said.context,
             publish_context=said.publish_context,
             secrets=step.secrets,
         )
-        told = _ask(step, call, at)
+        told = calls.ask(step, call, at)
         if isinstance(told, Wait):
             return told
         if told.outcome is not Outcome.OK:
-            return _again_or_fail(step, "stage", told, at)
+            return calls.again_or_fail(step, "stage", told, at)
         at.node.mark("csi.staged")
         at.progress.pop("attempts", None)
         mounts = usage.at_or_below(step.staging, at.node.mounts())
@@ -121,21 +121,21 @@ class CsiHandler(Plain[Csi]):
         if usage.at_or_below(step.staging, at.node.mounts()) != evidence["mounts"]:
             return Note(evidence | {"state": VOLUME.step(State.PUBLISHING, Event.LOST)})
         if not at.progress.get("published"):
-            if (said := _said(step, at)) is None:
-                return _unsaid(step)
+            if (said := calls.said(step, at)) is None:
+                return calls.unsaid(step)
             call = csi.Publish(
                 volume=step.volume,
                 staging=step.staging if evidence["stages"] else "",
                 target=step.target,
-                capability=_capability(step, evidence, said.flags),
+                capability=calls.capability(step, evidence, said.flags),
                 read_only=step.read_only,
                 context=said.context,
                 publish_context=said.publish_context,
                 secrets=step.secrets,
             )
-            if not at.node.csi.pending(_key(at)) and not at_point(step.target, at):
+            if not at.node.csi.pending(calls.key(at)) and not at_point(step.target, at):
                 _make_leaf(step, present=at.progress.get("leaf", False))
-            told = _ask(step, call, at)
+            told = calls.ask(step, call, at)
             if isinstance(told, Wait):
                 return told
             if told.outcome is not Outcome.OK:
@@ -152,7 +152,7 @@ class CsiHandler(Plain[Csi]):
             at.progress["leaf"] = not at.progress.get("leaf", False)
             if told.outcome is Outcome.REFUSED and len(tried) < 2:
                 return Wait(0, f"plugin {step.plugin}: {told.message}")
-        return _again_or_fail(step, "publish", told, at)
+        return calls.again_or_fail(step, "publish", told, at)
 
     def _verify(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
         """The plugin says OK: look whether the kernel does."""
@@ -185,7 +185,8 @@ class CsiHandler(Plain[Csi]):
         at.progress.pop("published", None)
         state = VOLUME.step(State.PUBLISHING, Event.VERIFIED)
         there_now = found(step.target, lambda _: True, at) or {}
-        return Done(evidence | {"state": state, **there_now, **({"number": number} if number else {})})
+        done = evidence | {"state": state, **there_now, **({"number": number} if number else {})}
+        return growth.reached(step, done, at)
 
     def observe(self, step: Csi, evidence: Evidence, at: At) -> str:
         """Compare with the mount table: the target, and what was remembered of the staging directory."""
@@ -204,9 +205,9 @@ class CsiHandler(Plain[Csi]):
         """After the last of its users: unpublish, unstage; done when the kernel and the plugin agree."""
         state = usage.state_of(evidence)
         if state is State.ABSENT or usage.others(at.peers):
-            at.node.csi.forget(_key(at))
+            at.node.csi.forget(calls.key(at))
             return Done()
-        if at.progress.get("unsent") and not at.node.csi.pending(_key(at)):
+        if at.progress.get("unsent") and not at.node.csi.pending(calls.key(at)):
             _remove_leaf(step.target)
             _remove_staging(step.staging, [])
             return Done()
@@ -238,23 +239,23 @@ def _take_back(step: Csi, call: csi.Call, path: str, at: At) -> Wait | None:
     An error does not mean that it is mounted: some want the path to be there, some not, some have forgotten
     the volume. OK does not mean that it is not: of several mounts some take one.
     """
-    told = _ask(step, call, at)
+    told = calls.ask(step, call, at)
     if isinstance(told, Wait):
         return told
-    verb = _verb(call)
+    verb = calls.verb(call)
     if told.outcome is not Outcome.OK and told.code in _UNKNOWN_CODES:
-        return _again(step, verb, told, at, blocker=True)
-    at.progress["calls"] = calls = at.progress.get("calls", 0) + 1
+        return calls.again(step, verb, told, at, blocker=True)
+    at.progress["calls"] = count = at.progress.get("calls", 0) + 1
     mounts = usage.at_or_below(path, at.node.mounts())
     if told.outcome is Outcome.OK and not mounts:
         return None
     if not mounts:
         return _other_way(step, verb, path, told, at)
-    if calls < _PATIENCE and told.outcome in {Outcome.OK, Outcome.UNCERTAIN}:
+    if count < _PATIENCE and told.outcome in {Outcome.OK, Outcome.UNCERTAIN}:
         return Wait(
-            _OWN_ERROR.delay(calls) if told.outcome is not Outcome.OK else 0, _words(step, verb, told)
+            _OWN_ERROR.delay(count) if told.outcome is not Outcome.OK else 0, calls.words_of(step, verb, told)
         )
-    return _unmount(mounts[-1][0], _words(step, verb, told), at)
+    return _unmount(mounts[-1][0], calls.words_of(step, verb, told), at)
 
 
 def _other_way(step: Csi, verb: str, path: str, told: csi.Told, at: At) -> Wait | None:
@@ -262,16 +263,16 @@ def _other_way(step: Csi, verb: str, path: str, told: csi.Told, at: At) -> Wait 
 
     Its last words stay with the binding: what it still holds of the volume is for its own people to find out.
     """
-    calls = at.progress["calls"]
-    if calls >= _PATIENCE:
-        words = f"{_words(step, verb, told)}; nothing is mounted there any more, so it counts as done"
+    count = at.progress["calls"]
+    if count >= _PATIENCE:
+        words = f"{calls.words_of(step, verb, told)}; nothing is mounted there any more, so it counts as done"
         at.progress.setdefault("remarks", []).append(words)
         return None
     with contextlib.suppress(OSError):
         _clear_leaf(path)
-        if calls == _PATIENCE - 1:
+        if count == _PATIENCE - 1:
             _put_leaf(path, file=step.block and path == step.target)
-    return Wait(_OWN_ERROR.delay(calls), _words(step, verb, told))
+    return Wait(_OWN_ERROR.delay(count), calls.words_of(step, verb, told))
 
 
 def _unmount(point: str, words: str, at: At) -> Wait:
@@ -285,86 +286,6 @@ def _unmount(point: str, words: str, at: At) -> Wait:
         who = ", ".join(str(user) for user in users[:4]) or "somebody that cannot be seen"
         return Wait(_BUSY_S, f"{point} is busy: {who} ({words})", blocker=True)
     return Wait(0, f"{point} is unmounted")
-
-
-# --------------------------------------------------------------------------------------------------- calls
-
-
-def _key(at: At) -> str:
-    return f"{at.binding}/{at.number}"
-
-
-def _verb(call: csi.Call) -> str:
-    return str(call.__struct_config__.tag)
-
-
-def _said(step: Csi, at: At) -> words.Said | None:
-    """Flags and contexts, which the journal does not have; None: the provider's are not known yet."""
-    if step.provided and at.words is None:
-        return None
-    profile = at.node.profile(step.profile)
-    volume = profile.volumes.get(step.source) if profile is not None else None
-    told = words.of(at.words or {}, mount=step.mount, host=at.host, only=step.only)
-    said = words.said(volume, told) if volume is not None and volume.csi is not None else None
-    if said is None or said.digest() != step.said:
-        raise StepFailed(
-            f"the settings of volume {step.source}, or what its provider says, were changed while it was made"
-        )
-    return said
-
-
-def _unsaid(step: Csi) -> Wait:
-    return Wait(_UNSAID_S, f"the broker has not said again what the provider says of volume {step.volume}")
-
-
-def _capability(step: Csi, evidence: Evidence, flags: list[str]) -> csi.Capability:
-    """The same in every call for the volume, whatever the plugin says of itself meanwhile."""
-    return csi.Capability(
-        mode=evidence["mode"], block=step.block, fs_type=step.type, flags=flags, group=step.group
-    )
-
-
-def _ask(step: Csi, call: csi.Call, at: At) -> csi.Told | Wait:
-    """The answer, or what is waited for."""
-    at.progress.setdefault("since", at.node.wall())
-    told = at.node.csi.ask(_key(at), step.plugin, call)
-    if told is None:
-        since = time.strftime("%H:%M:%S", time.localtime(at.progress["since"]))
-        words = f"plugin {step.plugin}: {_verb(call)} of volume {step.volume} since {since}"
-        return Wait(_LOOK_S, words + _before(at))
-    if told.outcome is not Outcome.NEVER_SENT:
-        at.progress.pop("unsent", None)
-    if told.outcome is Outcome.OK:
-        at.progress.pop("since", None)
-    if told.outcome is Outcome.OK or told.code not in _SILENT:
-        at.progress["said"] = told.message
-    return told
-
-
-def _before(at: At) -> str:
-    """What the plugin itself said last, where nothing newer is known of it: a silence does not unsay it."""
-    said = at.progress.get("said", "")
-    return f"; it said before: {said}" if said else ""
-
-
-def _again_or_fail(step: Csi, verb: str, told: csi.Told, at: At) -> Wait:
-    if told.outcome not in AGAIN:
-        raise StepFailed(_words(step, verb, told))
-    return _again(step, verb, told, at, blocker=False)
-
-
-def _again(step: Csi, verb: str, told: csi.Told, at: At, *, blocker: bool) -> Wait:
-    """The same call later: never another one but its opposite."""
-    at.progress["attempts"] = attempts = at.progress.get("attempts", 0) + 1
-    delay = AGAIN[told.outcome].delay(attempts)
-    since = time.strftime("%H:%M:%S", time.localtime(at.progress["since"]))
-    words = f"{_words(step, verb, told)} (since {since})"
-    return Wait(delay, words + (_before(at) if told.code in _SILENT else ""), blocker=blocker)
-
-
-def _words(step: Csi, verb: str, told: csi.Told) -> str:
-    busy = "busy with an earlier call: " if told.outcome is Outcome.BUSY else ""
-    return f"plugin {step.plugin}, {verb} of volume {step.volume}: {busy}{told.message or told.outcome}"
 
 
 # --------------------------------------------------------------------------------------------------- places

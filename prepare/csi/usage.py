@@ -81,7 +81,8 @@ def state_of(evidence: Evidence) -> State:
 
 def alike(step: Csi, other: Csi) -> bool:
     """Whether two steps of a volume want the same of it. What they may do at a time is another question."""
-    plain = {"alone": False, "provided": False, "profile": "", "source": "", "mount": "", "only": True}
+    texts = dict.fromkeys(("profile", "source", "mount"), "")
+    plain = {**texts, "alone": False, "provided": False, "only": True, "bytes": 0}
     return msgspec.structs.replace(step, **plain) == msgspec.structs.replace(other, **plain)
 
 

@@ -641,6 +641,24 @@ def test_a_node_that_has_lost_the_providers_words_is_told_them_again() -> None:
     assert cluster.node.listen() == []
 
 
+def test_what_a_provider_says_later_reaches_the_nodes_that_have_the_claim() -> None:
+    """Its volume may have grown; whoever leaves need not know."""
+    cluster = Cluster("node1", "node2")
+    claim = cluster.claim(provider="store", form=ClaimForm.STANDALONE)
+    cluster.order(m.ClaimProvide, role="provider", claim=claim, state=READY, volume={"capacity_bytes": "1"})
+    cluster.bind(place(claim, "node1", "GPU-a"))
+    (leaving,) = cluster.bind(place(claim, "node2", "GPU-a"))
+    for node in cluster.nodes.values():
+        node.to(READY)
+        node.listen()
+    cluster.order(m.ClaimRelease, bindings=[leaving])
+    larger = {"capacity_bytes": "2"}
+    cluster.order(m.ClaimProvide, role="provider", claim=claim, state=READY, volume=larger)
+    assert [one.volume for one in cluster.nodes["node1"].listen()] == [larger]
+    assert [type(one) for one in cluster.nodes["node2"].listen()] == [m.BindingRelease]
+    assert cluster.nodes["node1"].prepares == [name for name in cluster.states() if name != leaving]
+
+
 def test_a_release_while_the_node_is_away_reaches_it_when_it_is_back() -> None:
     cluster = Cluster()
     (binding,) = cluster.bind(place(cluster.claim(), "node1", "GPU-a"))

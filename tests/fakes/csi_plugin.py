@@ -8,7 +8,7 @@ In FOLDER are its socket `csi.sock`, the backing directories of volumes `backing
     abilities, services, version, node_id, max_volumes, topology   what it says of itself
     registry    folder for a registrar's socket; registrar: what it says instead of the truth
     faults      method -> {code, message, delay_s, hang, die: before|after, late_s, times}
-    usage, abnormal   what it says of a volume's space and condition
+    usage, abnormal   what it says of a volume's space and condition; capacity: of its size after it grew
     source      directory that is bound instead of the backing one
     stage       mount | nothing | below; filesystem: bind | tmpfs | loop
     device      what a block volume is published as, instead of a loop device of its own
@@ -351,7 +351,7 @@ class Plugin:
         return answer(usage=self.control.get("usage", usage), volume_condition=condition)
 
     def Expand(self, request: Any, answer: Any) -> Any:  # noqa: N802
-        return answer(capacity_bytes=request.capacity_range.required_bytes)
+        return answer(capacity_bytes=self.control.get("capacity", request.capacity_range.required_bytes))
 
 
 class Registrar:

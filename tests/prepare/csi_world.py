@@ -7,6 +7,7 @@ volume's setting.
 import contextlib
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 from tests.csi_node_helper.world import Plugin, program
 from tests.linux.kernel import make_group
 from tests.prepare.world import World
-from xce.linux import mountinfo
+from xce.linux import mountinfo, syscalls
 from xce.linux.cgroup import Cgroup
 from xce.linux.mountinfo import Mount
 from xce.model.claim import AccessMode, Ask, MountAsk
@@ -40,6 +41,7 @@ WORDS = {
     "note": "of the provider's own",
 }
 """What a provider says; the last one means nothing here."""
+SIZE = 1 << 20
 HIDDEN = ("battery-staple", "made-of-glass", "attached-by-thread", "horse-drawn-cart", "lun-of-this-host")
 
 
@@ -74,6 +76,7 @@ class CsiWorld(World):
             "fixed": self.volume("fixed", access=AccessMode.ROX),
             "locked": msgspec.structs.replace(self.volume("locked"), read_only=True),
             "missing": self.volume("missing"),
+            "sized": self.volume("vol1", size_bytes=SIZE),
             "raw": self.volume("vol1", block=True),
             "raw-fixed": self.volume("vol1", block=True, access=AccessMode.ROX),
         }
@@ -112,6 +115,18 @@ class CsiWorld(World):
         return self.executor.prepare(
             op_id="o", epoch=1, binding=binding, claim=claim, instances={}, words=words
         )
+
+    def reboot(self) -> None:
+        """Everything of this boot is gone but the disk; the plugin, too, is another process."""
+        self.stop()
+        for point in reversed(self.mounts()):
+            syscalls.umount2(point, syscalls.MNT_DETACH)
+        subprocess.run(["rm", "-rf", "--one-file-system", self.settings.directory], check=True)
+        self.plugin.stop()
+        self.plugin.start()
+        self.boot = f"{self.boot}+"
+        self.start()
+        self.executor.resume(self.instances)
 
     def kept(self) -> bytes:
         """Everything in the journal's directory."""

@@ -139,9 +139,9 @@ def test_other_words_for_a_call_that_may_have_been_made_undo_it(csi: CsiWorld) -
 def test_after_a_reboot_it_is_planned_anew_once_the_words_are_there(csi: CsiWorld) -> None:
     csi.provide(WORDS, binding="b1")
     assert csi.settled("b1").state is READY
-    csi.boot = "boot-2"
-    csi.restart()
-    csi.executor.resume({})
+    csi.reboot()
+    for _ in range(5):
+        csi.executor.advance()
     report = csi.report("b1")
     assert (report.state, report.wants_words) == (PREPARING, True)
     csi.provide(WORDS, binding="b1")
@@ -243,13 +243,10 @@ def test_one_volume_in_two_mounts_of_a_claim_is_had_once(csi: CsiWorld) -> None:
 
 @root
 def test_settings_that_change_over_a_reboot_hold_for_all_who_had_the_volume(csi: CsiWorld) -> None:
-    """The first to be planned anew is not refused for the others' old settings."""
+    """The first to be planned anew is not refused for the others' old settings, nor takes what they had."""
     bindings = [csi.bind(asked()).binding for _ in range(2)]
-    csi.boot = "boot-2"
-    csi.stop()
     csi.options = ["noatime"]
-    csi.start()
-    csi.executor.resume({})
+    csi.reboot()
     assert [csi.settled(one).state for one in bindings] == [READY, READY]
     assert "noatime" in csi.plugin.calls("NodeStageVolume")[-1]["volume_capability"]
     for one in bindings:
