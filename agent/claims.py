@@ -22,7 +22,7 @@ from xce.agent.ends import Ends
 from xce.agent.holdings import Holdings
 from xce.linux import local_ports
 from xce.linux.loop import Loop
-from xce.model.claim import ENDED, Binding, BindingState, Claim
+from xce.model.claim import ENDED, Binding, BindingState, Chosen, Claim
 from xce.model.instance import Instance, Inventory
 from xce.model.message import BindingPrepare, BindingRelease, BindingReport
 from xce.model.profile import Claims as Settings
@@ -39,6 +39,8 @@ JOBS_S = 0.05
 """For orders and questions, before what is under way goes on."""
 AGAIN_S = 5.0
 """After an error of the thread's own."""
+SHOWN = 4
+"""Things without an owner in one line."""
 WAITING = 10_000
 """Orders that may wait for the thread; the broker gives those that are dropped again."""
 
@@ -71,6 +73,15 @@ class _Fault(msgspec.Struct, frozen=True):
     """Why no volumes of CSI plugins are; '' when they are, or there are no plugins."""
 
 
+class _Seen(msgspec.Struct, frozen=True):
+    """What the thread has found out about this host."""
+
+    devices: str
+    """What keeps devices from consumers: `bpf`, `v1`, or why nothing does."""
+    orphans: tuple[str, ...]
+    """Things of ours that no claim owns."""
+
+
 class _Answer(msgspec.Struct, frozen=True):
     """What a question found, and who wants it."""
 
@@ -92,6 +103,7 @@ class Claims:
         self.holdings = Holdings()
         self.ends = Ends()
         self.fault = "the journal of claims has not been read yet"
+        self.seen = _Seen("", ())
         self.csi_fault = self.unseen = ""
         """Why claims that mount something will fail; '' if they need not."""
         self.tell: Callable[[str, BindingReport], object] = lambda _name, _report: None
@@ -141,11 +153,22 @@ class Claims:
         if self._began is not None and self._began.recovering:
             self._orders[order.binding.id] = order
         else:
-            instances = self._instances(chosen.reporter for chosen in order.binding.instances)
+            instances = self._chosen(order.binding.instances)
             if isinstance(instances, str):
                 self._pending(order, f"this node has no inventory of {instances} yet")
             else:
                 self._put(partial(_prepare, order=order, instances=instances))
+
+    def document(self) -> dict[str, Any]:
+        """For the status."""
+        return {"devices": self.seen.devices, "orphans": list(self.seen.orphans)}
+
+    def orphans_trouble(self) -> str:
+        """What of ours no claim owns, in one line."""
+        found = self.seen.orphans
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        hint = " (claims.orphans: clean removes what can be)"
+        return f"no claim owns {', '.join(found[:SHOWN])}{more}{hint}" if found else ""
 
     def ask(self, question: Callable[["Executor"], T], answer: Callable[[T], object]) -> None:
         """Put a question to the thread; `answer` gets what it gives, in the loop."""
@@ -181,6 +204,17 @@ class Claims:
             found |= {one.id: one for one in inventory.instances}
         return found
 
+    def _chosen(self, wanted: Iterable[Chosen]) -> InstanceMap | str:
+        """The same for those that were chosen; one that is listed needs no whole inventory to be judged."""
+        found: dict[str, Instance] = {}
+        for chosen in sorted(wanted, key=lambda one: one.reporter):
+            inventory: Inventory | None = self._inventory(chosen.reporter)
+            if inventory is not None:
+                found |= {one.id: one for one in inventory.instances}
+            if inventory is None or not (inventory.complete or chosen.id in found):
+                return chosen.reporter
+        return found
+
     def _put(self, job: "Job") -> None:
         if len(self._inbox) < WAITING:  # otherwise the broker gives it again
             self._inbox.append(job)
@@ -208,6 +242,8 @@ class Claims:
                     self._changed()
                 case _Fault(words, csi):
                     self.fault, self.csi_fault = words, csi
+                case _Seen() as seen:
+                    self.seen = seen
                 case _Answer() as one:
                     one.give(one.found)
                 case (str() as binding, BindingReport() as report, str() as claim):
@@ -260,7 +296,7 @@ class Claims:
         try:
             wait = _sooner(executor.node.csi.turn(), executor.advance())
             fault = _Fault("", csi=executor.node.csi.problem)
-            self._say(*(_told(executor, report) for report in executor.news()), fault)
+            self._say(*(_told(executor, report) for report in executor.news()), fault, _seen(executor))
         except Exception as error:  # noqa: BLE001 - a bug must not end the thread: releases would hang
             self._say(_bug(error))
             wait = AGAIN_S
@@ -273,6 +309,12 @@ class Claims:
 
 def _sooner(one: float | None, other: float | None) -> float | None:
     return min((wait for wait in (one, other) if wait is not None), default=None)
+
+
+def _seen(executor: "Executor") -> _Seen:
+    isolation = executor.node.isolation
+    why = f"nothing ({isolation.reason})" if isolation.mechanism == "none" else ""
+    return _Seen(why or isolation.mechanism, tuple(executor.orphans))
 
 
 def _bug(error: Exception) -> _Fault:

@@ -243,6 +243,7 @@ class Daemon:
             "host": status.host_document(self.core),
             "reporters": self.crew.documents(now) if self.crew else [],
             "bindings": self.claims.holdings.documents() if self.claims else [],
+            "claims": self.claims.document() if self.claims else None,
         }
         document["trouble"] = status.troubles(document, self._all_faults())
         return document
@@ -330,6 +331,7 @@ class Daemon:
             "link": self.link.fault,
             "broker key": self.trust.fault,
             "claims": self.claims.fault if self.claims else "",
+            "orphans": self.claims.orphans_trouble() if self.claims else "",
             "namespace": self.claims.unseen if self.claims else "",
             "CSI": self.claims.csi_fault if self.claims else "",
             "ports": self._ports_trouble() if self.claims else "",

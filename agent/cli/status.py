@@ -89,6 +89,9 @@ def head(status: Status) -> list[tuple[str, str]]:
         ("broker", _link(link)),
         ("host", " ".join([host["state"] or "unknown", *(f"[{name}]" for name in host["conditions"])])),
     ]
+    if claims := status.get("claims"):
+        kept = f", devices are kept by {claims['devices']}" if claims["devices"] else ""
+        lines.append(("claims", f"{len(status['bindings'])} on this host{kept}"))
     for hold in host["holds"]:
         since = f", since {hold['since']}" if hold["since"] else ""
         lines.append(("held by", f"{hold['owner']}: {hold['reason']}{since}"))

@@ -90,6 +90,8 @@ def _inventory(host: Host, pick: Pick, inventories: Inventories) -> Mapping[str,
     if known.generation != pick.generation:
         raise _stale(host, pick)
     if not known.complete:
+        if (listed := inventories(host, pick.reporter).get(pick.id)) is not None:
+            _need_well(host, pick, listed)  # that is the better reason
         raise Refusal(
             "conflict",
             f"cannot bind on {host.name}: the inventory of {pick.reporter} is not complete",
@@ -108,10 +110,14 @@ def _chosen(host: Host, pick: Pick, instances: Mapping[str, Instance]) -> Chosen
     instance = instances.get(pick.id)
     if instance is None:
         raise Refusal("conflict", f"cannot bind on {host.name}: {pick.reporter} has no {pick.id!r}", AGAIN)
+    _need_well(host, pick, instance)
+    return as_chosen(pick.id, pick.reporter, pick.generation, instances)
+
+
+def _need_well(host: Host, pick: Pick, instance: Instance) -> None:
     if instance.health is not Health.AVAILABLE:
         why = f"{instance.health.value}: {instance.reason}" if instance.reason else instance.health.value
         raise Refusal("conflict", f"cannot bind on {host.name}: {pick.id} is {why}", AGAIN)
-    return as_chosen(pick.id, pick.reporter, pick.generation, instances)
 
 
 def as_chosen(instance_id: str, reporter: str, generation: int, instances: Mapping[str, Instance]) -> Chosen:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.linux.kernel import Kernel, make_group, make_kernel
@@ -15,7 +16,7 @@ from xce.linux import local_ports
 from xce.linux.cgroup import Cgroup
 from xce.model import message as m
 from xce.model.claim import Ask, Binding, BindingState, Chosen, Claim, Consumer, holdings_digest
-from xce.model.instance import Inventory
+from xce.model.instance import Health, Inventory
 from xce.model.profile import ClaimPorts, Profile
 from xce.model.profile import Claims as Settings
 from xce.prepare import local
@@ -258,3 +259,23 @@ def test_what_became_of_a_binding_is_told_once_with_its_claim(node: Node) -> Non
     assert told == [("b1", "ready", "c"), ("b2", "failed", "c"), ("b1", "released", "c")]
     node.standing(b1="released", b2="failed")
     assert node.claims.holdings.claims == {}
+
+
+def test_c_gpu_06_a_new_prepare_fails_with_the_cause_and_what_is_ready_stays(node: Node) -> None:
+    """The library does not match the driver any more: nothing is gone, nothing is whole, all is unknown."""
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    why = "driver/library mismatch"
+    unknown = [msgspec.structs.replace(one, health=Health.UNKNOWN, reason=why) for one in CARDS.instances]
+    node.inventory = msgspec.structs.replace(CARDS, generation=2, complete=False, instances=unknown)
+    node.claims.ordered(node.prepare("b2", "zero"))
+    assert node.until("b2", BindingState.FAILED).reason == f"instance card-zero is unknown: {why}"
+    node.kernel.during(0.2)  # some looks for drift
+    report = node.claims.holdings.reports["b1"]
+    assert (report.state, report.conditions) == (READY, [])
+    node.inventory = CARDS
+    node.claims.ordered(node.prepare("b3", "zero"))
+    node.until("b3", READY)
+    node.inventory = msgspec.structs.replace(CARDS, complete=False, instances=CARDS.instances[:1])
+    node.claims.ordered(node.prepare("b4", "other"))
+    assert "has no inventory of cards yet" in node.until("b4", BindingState.PENDING).note, "it may come"

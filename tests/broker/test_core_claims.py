@@ -169,6 +169,7 @@ def test_a_node_that_refuses_outright_has_failed_too() -> None:
     [
         (gpus(generation=2), "was chosen from generation 1 of nvidia, now it is 2"),
         (gpus(complete=False), "the inventory of nvidia is not complete"),
+        (gpus(complete=False, health=Health.UNKNOWN, reason="mismatch"), "GPU-a is unknown: mismatch"),
         (gpus("GPU-b"), "nvidia has no 'GPU-a'"),
         (gpus(health=Health.UNKNOWN), "GPU-a is unknown"),
         (gpus(health=Health.UNAVAILABLE, reason="XID 79"), "GPU-a is unavailable: XID 79"),

@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.prepare import machine
 from tests.prepare.world import OTHER, OWN, World, number
 from xce.linux import bpf
 from xce.model.claim import Ask, BindingState, Condition, Consumer
+from xce.model.instance import Instance
 from xce.prepare import isolation
 from xce.prepare.filter import program_name
 
@@ -262,3 +264,32 @@ def test_a_rule_that_is_none_is_refused(text: str) -> None:
 def test_rules_of_one_device_become_one() -> None:
     merged = isolation.merged(["c 1:3 r", "b 8:* rwm", "c 1:3 w", "c *:* m"])
     assert bpf.words(merged) == ["b 8:* rwm", "c *:* m", "c 1:3 rw"]
+
+
+def test_c_gpu_03_the_open_goes_to_the_device_of_the_drivers_number_and_to_no_other(
+    world: World, tmp_path: Path
+) -> None:
+    """Index 0 is /dev/nvidia2. A device that nobody uses is behind it, so that the open is a real one."""
+    behind = "/dev/cpu_dma_latency"
+    if not os.path.exists(behind):
+        pytest.skip(f"no {behind}")
+    uuid = "GPU-cccc0000-0000-4000-8000-000000000000"
+    finder = machine.make(
+        tmp_path / "host",
+        {
+            "proc/devices": machine.proc_devices("A"),
+            "proc/driver/nvidia/gpus/0000:0f:00.0/information": machine.gpu_information(uuid, 2),
+            "dev/nvidia0": f"c {number(OTHER)}",
+            "dev/nvidia2": f"c {number(behind)}",
+            "dev/nvidia3": "c 1:5",
+        },
+    )
+    world.executor.node = world.node = world.node._replace(dev=str(finder.dev), proc=str(finder.proc))
+    world.instances["card-gpu"] = Instance(
+        id="card-gpu", kind="gpu", attributes={"vendor": "nvidia", "pci": "0000:0f:00.0", "minor": 0}
+    )
+    report = world.bind(Ask(), cards=["gpu"])
+    assert report.state is BindingState.READY, report.reason
+    paths = [str(finder.dev / f"nvidia{minor}") for minor in (0, 2, 3)]
+    assert world.opened(report.binding, *paths) == [DENIED, "ok", DENIED]
+    assert f"c {number(behind)} rw" in world.evidence(report.binding, "filter")["rules"]

@@ -1,0 +1,100 @@
+"""What somebody changes under a claim, and what nobody owns: seen, mended or told, by all who should know."""
+
+import os
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Site
+from tests.system.test_claims import ASK, OTHER, OWN, node, place, ready, run_in, until_there
+from xce.broker.client import Watch
+from xce.linux import bpf
+from xce.linux.cgroup import Cgroup
+from xce.model import message as m
+from xce.model.claim import Claim
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and device filters need root"),
+]
+ALL = bpf.compile_rules([bpf.Rule(bpf.BPF_DEVCG_DEV_CHAR, None, None, 7)])
+SOON_S = 1.0
+SLACK_S = 2.0
+"""For a busy machine."""
+
+
+def take_off(group: int) -> None:
+    for each in bpf.query(group).ids:
+        program = bpf.open_program(each)
+        bpf.detach(group, program)
+        os.close(program)
+
+
+def exclude_others(group: int) -> None:
+    """A program of somebody else in the place of ours, beside which the kernel lets no other."""
+    take_off(group)
+    program = bpf.load(ALL, "stranger")
+    bpf._bpf(bpf.BPF_PROG_ATTACH, struct.pack("<IIIII", group, program, bpf.BPF_CGROUP_DEVICE, 0, 0))
+    os.close(program)
+
+
+def heard(watch: Watch, binding: str, conditions: list[str]) -> float:
+    """Seconds until a watcher has heard that the binding has these conditions, and what is the matter."""
+    start = time.monotonic()
+    while time.monotonic() - start < 20:
+        watch.next(1)
+        view = watch.mirror.bindings.get(binding) if watch.mirror is not None else None
+        if view and list(view.conditions) == conditions and bool(view.note) == bool(conditions):
+            return time.monotonic() - start
+    raise AssertionError(f"never heard of {conditions}")
+
+
+def test_drift_is_heard_by_a_watcher_within_a_second(site: Site) -> None:
+    """C-DEV-01(b), at the default interval: not mendable, so the claim is degraded until it is."""
+    agent = node(site, "node1")
+    del agent.settings["claims"]["check_s"]
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
+        (binding,) = ready(client, place(client, "job", "node1", "card-own", "j"))
+        watch = client.watch()
+        heard(watch, binding, [])
+        path = f"{agent.settings['claims']['cgroup']}/xce-consumer-j"
+        group = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        exclude_others(group)
+        assert heard(watch, binding, ["degraded"]) < SOON_S + SLACK_S
+        assert "lets no other in" in agent.status()["bindings"][0]["note"]
+        take_off(group)
+        assert heard(watch, binding, []) < SOON_S + SLACK_S
+        os.close(group)
+        assert run_in(agent, "j", OWN, OTHER) == ["open", "Operation not permitted"]
+
+
+def test_what_no_claim_owns_is_in_the_status_with_what_keeps_devices(site: Site) -> None:
+    agent = node(site, "node1")
+    lost = Cgroup(agent.settings["claims"]["cgroup"]).child("xce-consumer-lost")
+    lost.create()
+    enter = f"echo $$ > {lost.path}/cgroup.procs; exec sleep 60"
+    process = subprocess.Popen(["sh", "-c", enter])
+    directory = Path(agent.settings["claims"]["directory"], "b99")
+    directory.mkdir(parents=True)
+    while not lost.pids():
+        time.sleep(0.01)
+    agent.start()
+    site.until(lambda: agent.status()["claims"]["orphans"])
+    claims = agent.status()["claims"]
+    assert claims["orphans"] == [f"control group {lost.path} (1 processes)", f"directory {directory}"]
+    shown = agent.command("status")
+    assert f"no claim owns control group {lost.path} (1 processes), directory {directory}" in shown.stdout
+    assert f"0 on this host, devices are kept by {claims['devices']}" in shown.stdout
+    assert claims["devices"] in {"bpf", "v1"}
+    assert shown.returncode == 1, "somebody has to look at it"
+    process.kill()
+    process.wait()
+    agent.stop()
+    lost.remove()
