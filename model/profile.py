@@ -96,6 +96,8 @@ class SharedVolume(_Section, frozen=True, kw_only=True):
     """How long directories of a job are kept after release, where the claim does not say; 0: not at all."""
     again: Reuse = Reuse.REUSE
     """What a job that runs again finds."""
+    size_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """What the directories of one job may hold together, by a project quota; 0: as much as they like."""
 
 
 class Limit(StrEnum):

@@ -10,10 +10,12 @@ import errno
 import os
 import pwd
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from xce.linux import beneath, loopdevice, mountapi, mountinfo, spawn
+from xce.prepare import projects
 from xce.prepare.step import Evidence
 
 LOOKED_AT = 20_000
@@ -144,20 +146,25 @@ def device(*, point: str, name: str, source: str, major: int, minor: int, uid: i
     return {}
 
 
-def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: int) -> Evidence:
-    """Directories for a user, one below the other, and `parts` in the last; all or none of those missing."""
+def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: int, size: int = 0) -> Evidence:
+    """Directories for a user, one below the other, and `parts` in the last; all or none of those missing.
+
+    `size` limits the last with all that will be made in it: its project is told.
+    """
     made: list[str] = []
     try:
         with opened(beneath.open_root(root)) as top:
-            _share(top, elements, parts, uid, gid, made)
+            number = _share(top, elements, parts, uid, gid, size, made)
     except OSError:
         with opened(beneath.open_root(root)) as top:
             _unmake(top, made)
         raise
-    return {}
+    return {"project": number} if size else {}
 
 
-def _share(top: int, elements: list[str], parts: list[str], uid: int, gid: int, made: list[str]) -> None:
+def _share(
+    top: int, elements: list[str], parts: list[str], uid: int, gid: int, size: int, made: list[str]
+) -> int:
     at, here = os.dup(top), ""
     try:
         for element in elements:
@@ -165,8 +172,12 @@ def _share(top: int, elements: list[str], parts: list[str], uid: int, gid: int, 
             below = _owned(at, element, here, uid, gid, made)
             os.close(at)
             at = below
+        number = projects.keep_to(at, size, zlib.crc32(here.encode())) if size else 0
         for part in parts:
-            os.close(_owned(at, part, f"{here}/{part}", uid, gid, made))
+            with opened(_owned(at, part, f"{here}/{part}", uid, gid, made)) as directory:
+                if number:
+                    projects.assign(directory, number)
+        return number
     finally:
         os.close(at)
 
@@ -200,12 +211,23 @@ def _unmake(top: int, made: list[str]) -> None:
     """Remove directories that were made, the last first, as long as they are empty."""
     for path in reversed(made):
         above, _, name = path.rpartition("/")
-        with contextlib.suppress(OSError):
-            if not above:
-                os.rmdir(name, dir_fd=top)
-                continue
-            with opened(beneath.open_beneath(top, above)) as parent:
-                os.rmdir(name, dir_fd=parent)
+        with (
+            contextlib.suppress(OSError),
+            opened(beneath.open_beneath(top, above) if above else os.dup(top)) as parent,
+        ):
+            number = _project(parent, name)
+            os.rmdir(name, dir_fd=parent)
+            projects.lift(parent, number)
+
+
+def _project(parent: int, name: str) -> int:
+    """The project that limits a directory of a shared volume; 0: none."""
+    how = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with opened(os.open(name, how, dir_fd=parent)) as directory:
+            return projects.of(directory, projects.SHARED)
+    except OSError:
+        return 0
 
 
 def user(*, name: str) -> Evidence:
@@ -270,7 +292,10 @@ def remove(*, root: str, elements: list[str]) -> Evidence:
         with opened(parent):
             with contextlib.suppress(OSError):  # a directory, most of the time
                 os.unlink(elements[-1], dir_fd=parent)
+            number = _project(parent, elements[-1])
             left = beneath.remove_tree(parent, elements[-1], budget=LOOKED_AT)
+            if not left:
+                projects.lift(parent, number)
         if not left:
             _unmake(top, ["/".join(elements[:count]) for count in range(1, len(elements))])
         return {"left": [list(one) for one in left]}

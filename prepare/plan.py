@@ -263,6 +263,7 @@ class _Planner:
             user=user,
             again=volume.again.value,
             retention_s=self._retention(volume.retention_s),
+            size_bytes=volume.size_bytes,
         )
 
     def _ports(self, ports: PortsAsk) -> Ports:

@@ -8,18 +8,14 @@ from the moment that it is written down; the file system itself knows those that
 import contextlib
 import errno
 import os
-import time
 from collections.abc import Callable
 
 from xce.linux import beneath, btrfs, mountapi, quota
+from xce.prepare import projects
 from xce.prepare.errand import LOOKED_AT, described, opened, unlink
 from xce.prepare.step import Evidence
 
-PROJECTS = range(0x58430000, 0x58440000)
-"""Numbers of projects that are ours to give; those of admins are small."""
 DATA = "data"
-_SLACK = 1 << 16
-"""A limit is rounded up to whole blocks."""
 _SETTLED_S = 1.0
 """After files were removed, until the file system has counted them off."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -32,14 +28,14 @@ def offer(*, root: str, directory: str, start: int, held: list[int]) -> Evidence
     """
     with opened(os.open(root, _DIRECTORY)) as top:
         seen = described(top)
-        projects = "" if quota.enforced(top) else "it does not keep to project quotas (mount option prjquota)"
+        no_projects = "" if quota.enforced(top) else projects.NOT_KEPT
         volumes = btrfs.trouble(top) if seen["type"] == "btrfs" else "it is not btrfs"
         return {
-            "ways": {"project": projects, "qgroup": volumes},
+            "ways": {"project": no_projects, "qgroup": volumes},
             "type": seen["type"],
             "device": seen["device"],
             "root": f"{seen['root'].rstrip('/')}/{directory}/{DATA}",
-            "number": 0 if projects else _project(top, directory, start, held),
+            "number": 0 if no_projects else _project(top, directory, start, held),
         }
 
 
@@ -47,11 +43,7 @@ def _project(top: int, directory: str, start: int, held: list[int]) -> int:
     before = _project_of(top, directory)
     if before and before not in held:
         return before
-    for number in range(start, start + len(PROJECTS)):
-        project = PROJECTS[number % len(PROJECTS)]
-        if project not in held and quota.account(top, project).free:
-            return project
-    raise OSError(errno.ENOSPC, "no project number is free")
+    return projects.free(top, projects.SCRATCH, start, held)
 
 
 def room(
@@ -74,8 +66,7 @@ def room(
             _limit(home, way, number, size)
             with opened(beneath.make_directory(home, DATA, 0o700)) as data:
                 for place in (home, data) if way == "project" else ():
-                    if quota.project(place) != (number, True):
-                        quota.assign(place, number)
+                    projects.assign(place, number)
                 if os.fstat(data).st_uid != uid and os.fstat(data).st_uid == os.geteuid():
                     os.fchown(data, uid, gid)
     seen = measure(root=root, directory=directory, way=way, number=number, size=size)
@@ -95,7 +86,7 @@ def _made(top: int, directory: str, way: str) -> int:
 def _limit(fd: int, way: str, number: int, size: int) -> None:
     account: Callable[[int, int], quota.Account | btrfs.Account]
     account, limit = (quota.account, quota.limit) if way == "project" else (btrfs.account, btrfs.limit)
-    if not size <= account(fd, number).limit < size + _SLACK:
+    if not projects.is_limit(account(fd, number).limit, size):
         limit(fd, number, size)
 
 
@@ -118,7 +109,7 @@ def measure(*, root: str, directory: str, way: str, number: int, size: int) -> E
             problem = f"there are {len(inner)} subvolumes in it, which have no limit" if inner else ""
             if btrfs.number(home) != number:
                 problem = f"it is not subvolume {number} any more"
-        if not size <= account.limit < size + _SLACK:
+        if not projects.is_limit(account.limit, size):
             problem = f"its limit is {account.limit} bytes and not {size}"
         return {"number": number, "limited_to": account.limit, "used": account.used, "problem": problem}
 
@@ -133,12 +124,10 @@ def clear(*, root: str, image: str, directory: str, number: int) -> Evidence:
     with opened(os.open(root, _DIRECTORY)) as top:
         number = number or _project_of(top, directory)
         left = _remove(top, directory)
-        if left or number not in PROJECTS or not quota.enforced(top):
+        if left or number not in projects.SCRATCH or not quota.enforced(top):
             return {"left": left}
         quota.limit(top, number, 0)
-        until = time.monotonic() + _SETTLED_S
-        while not (seen := quota.account(top, number)).free and time.monotonic() < until:
-            time.sleep(0.01)
+        seen = projects.settled(top, number, _SETTLED_S)
         if not seen.free:
             left = [["", f"{seen.used} bytes in {seen.inodes} files are still counted of project {number}"]]
         return {"left": left}
@@ -163,10 +152,9 @@ def _project_of(top: int, directory: str) -> int:
     """The project of a directory of ours, if it has one; 0 if not."""
     try:
         with opened(os.open(directory, _DIRECTORY, dir_fd=top)) as home:
-            number = quota.project(home).id if quota.enforced(home) else 0
+            return projects.of(home, projects.SCRATCH)
     except OSError:
         return 0
-    return number if number in PROJECTS else 0
 
 
 def _destroy(top: int, volume: int) -> None:

@@ -60,6 +60,7 @@ class SharedHandler(Plain[Shared]):
             "parts": step.parts,
             "uid": evidence["uid"],
             "gid": evidence["gid"],
+            "size": step.size_bytes,
         }
         try:
             made = ask(at, "share", arguments, remote=is_remote(step.root, at))
@@ -68,7 +69,7 @@ class SharedHandler(Plain[Shared]):
         if made is None:
             return Wait(ERRAND_S, f"making directories on {step.root}")
         at.node.mark("shared.made")
-        return Done({**evidence, "path": f"{step.root}/{'/'.join(evidence['elements'])}"})
+        return Done({**evidence, **made, "path": f"{step.root}/{'/'.join(evidence['elements'])}"})
 
     def observe(self, step: Shared, evidence: Evidence, at: At) -> str:
         """The user may do as he likes in his own directories, and a file server is not asked for that."""

@@ -206,6 +206,8 @@ class Shared(_Step, frozen=True, kw_only=True, tag="shared"):
     user: str
     again: str = "reuse"
     retention_s: float = 0
+    size_bytes: int = 0
+    """What they may hold together; 0: as much as they like."""
 
 
 class Ports(_Step, frozen=True, kw_only=True, tag="ports"):

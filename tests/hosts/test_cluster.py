@@ -5,11 +5,13 @@ The hosts are booted once for all tests here; each leaves them available and wit
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.hosts.box import Host
 from tests.hosts.cluster import NAMES, Cluster, alive, rpm
 from tests.hosts.conftest import NEXT
 
@@ -121,6 +123,49 @@ def test_a_reload_of_the_service_manager_leaves_the_device_filter(
         time.sleep(0.5)  # two check periods
         assert cluster.opens("node2", "4711", "full", "zero") == [True, False], command
         assert set(cluster.bindings("4711").values()) == {"ready"}
+
+
+def another(host: Host, pid: str) -> bool:
+    """Whether the agent's unit has a new process."""
+    return host.unit("xce-agent", "MainPID")["MainPID"] not in {pid, "0"}
+
+
+def test_a_restart_of_the_agents_unit_changes_nothing_for_a_job(
+    cluster: Cluster, job: tuple[str, int]
+) -> None:
+    """Not one that is asked for, and not one after it was killed."""
+    host, before = cluster.hosts["node2"], seen(cluster, job)
+    for command in (("restart", "xce-agent"), ("kill", "--signal=KILL", "xce-agent")):
+        pid = host.unit("xce-agent", "MainPID")["MainPID"]
+        host.must("systemctl", *command)
+        host.until(partial(another, host, pid), "a new one")
+        cluster.until("node2", "available")
+        host.until(
+            lambda: "ready" in host.run("xce-agent", "claim", "list").stdout, "to have its claim again"
+        )
+        assert seen(cluster, job) == before, command
+
+
+def test_a_host_that_loses_power_makes_its_claim_anew(cluster: Cluster) -> None:
+    """The job is gone with the machine, and its claim is ready for it again until it is released."""
+    host = cluster.hosts["node2"]
+    binding = cluster.bind(
+        "node2", "full", "4712", "--mount", "data=data", "--scratch", "8M", "--owner", "root"
+    )
+    cluster.start("node2", "4712")
+    boot = host.read("/proc/sys/kernel/random/boot_id")
+    host.crash()
+    cluster.until("node2", "lost")
+    host.boot()
+    assert host.read("/proc/sys/kernel/random/boot_id") != boot
+    cluster.until("node2", "available")
+    host.until(lambda: cluster.bindings("4712") == {binding: "ready"}, "to make the claim ready again")
+    assert cluster.opens("node2", "4712", "full", "zero") == [True, False]
+    mounts = [line.split()[4] for line in host.read("/proc/1/mountinfo").splitlines()]
+    here = sorted(point for point in mounts if point.startswith("/run/xce-claims/"))
+    assert here == [f"/run/xce-claims/{binding}/{name}" for name in ("data", "scratch")]
+    cluster.release("4712")
+    assert "/run/xce-claims/" not in host.read("/proc/1/mountinfo")
 
 
 def test_an_agent_in_a_mount_namespace_of_its_own_says_so_and_fails_claims_with_volumes(

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from xce.linux import btrfs, quota, syscalls
-from xce.prepare.quota import PROJECTS
+from xce.prepare import projects
 
 Q_XGETNEXTQUOTA = 0x5809
 
@@ -63,7 +63,7 @@ class Disk:
 
     def _projects(self, fd: int) -> dict[int, tuple[int, int]]:
         found: dict[int, tuple[int, int]] = {}
-        following = PROJECTS.start
+        following = projects.SCRATCH.start
         while True:
             record = ctypes.create_string_buffer(112)
             try:
@@ -72,7 +72,7 @@ class Disk:
                 return found
             number = struct.unpack_from("<I", record.raw, 4)[0]
             seen, following = quota.account(fd, number), number + 1
-            if number in PROJECTS and not seen.free:
+            if number < projects.SHARED.stop and not seen.free:
                 found[number] = (seen.limit, seen.used)
 
     def _subvolumes(self, fd: int) -> dict[int, tuple[int, int]]:

@@ -13,9 +13,9 @@ from tests.linux.kernel import make_group
 from tests.prepare.quota_disk import KINDS, Disk, mounted
 from tests.prepare.world import ALICE, World
 from xce.linux import quota, syscalls
-from xce.model.claim import Ask, BindingState, Condition
-from xce.model.profile import Limit, Orphans, ScratchRoot
-from xce.prepare.quota import PROJECTS
+from xce.model.claim import Ask, BindingState, Condition, SharedAsk
+from xce.model.profile import Limit, Orphans, ScratchRoot, SharedVolume
+from xce.prepare.projects import SCRATCH as PROJECTS
 from xce.prepare.scratch import way_of
 from xce.prepare.step import Scratch, StepFailed
 
@@ -252,3 +252,41 @@ def test_an_admin_can_have_files_where_quotas_are(node: World, disk: Disk) -> No
     bound(node)
     assert node.evidence("b1", "scratch")["limit"] == "ext4 in a file"
     gone(node, disk)
+
+
+@pytest.mark.parametrize("disk", ["xfs", "ext4"], indirect=True)
+def test_a_job_on_a_shared_volume_can_have_a_limit_too(node: World, disk: Disk) -> None:
+    shared_root(node, disk)
+    assert node.bind(SHARED, binding="b1").state is READY
+    place = Path(str(node.evidence("b1", "shared")["path"]))
+    number = node.evidence("b1", "shared")["project"]
+    full = fill(f"{place}/out", 20)
+    assert full.returncode != 0
+    assert fill(f"{place}/err", 1).returncode != 0, "all of its directories together"
+    [(found, (limit, used))] = disk.limits().items()
+    assert (found, limit) == (number, 8 * MIB)
+    assert used <= 8 * MIB
+    node.restart()
+    assert node.release("b1").state is RELEASED
+    assert list(place.parent.parent.glob("*/*")) == []
+    assert disk.limits() == {}
+
+
+@pytest.mark.parametrize("disk", ["btrfs"], indirect=True)
+def test_a_shared_volume_that_cannot_keep_to_a_limit_gives_no_directory(node: World, disk: Disk) -> None:
+    shared_root(node, disk)
+    report = node.bind(SHARED, binding="b1")
+    assert report.state is FAILED
+    assert "it does not keep to project quotas" in report.reason
+    assert list(disk.root.iterdir()) == []
+
+
+SHARED = Ask(shared=[SharedAsk(volume="limited")])
+
+
+def shared_root(world: World, disk: Disk) -> None:
+    profile = world.settings.profiles["default"]
+    volume = SharedVolume(path=str(disk.root), retention_s=0, size_bytes=8 * MIB)
+    changed = msgspec.structs.replace(profile, shared={"limited": volume})
+    world.settings = msgspec.structs.replace(world.settings, profiles={"default": changed})
+    world.restart()

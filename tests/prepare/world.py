@@ -68,7 +68,7 @@ def settings_for(place: Path, group: Cgroup, quota: Path | None = None) -> Claim
         cgroup=group.path,
         cdi_directory=str(place / "cdi"),
         check_s=0.05,
-        remote_s=5,
+        remote_s=20,
         profiles={
             "default": Profile(
                 devices=BASE,

@@ -23,7 +23,8 @@ PRELUDE = """set -e
 mkdir -p /tmp/xce /tmp/site
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro,cache=loose xce /tmp/xce
 mount -t 9p -o trans=virtio,version=9p2000.L,msize=512000,ro,cache=loose site /tmp/site
-export PYTHONPATH=/tmp/xce:/tmp/site PYTHONDONTWRITEBYTECODE=1
+echo /tmp/site >/usr/lib/python3/dist-packages/site.pth
+export PYTHONPATH=/tmp/xce PYTHONDONTWRITEBYTECODE=1
 """
 
 
@@ -51,7 +52,7 @@ def image() -> Path:
     return Path(os.environ.get("XCE_VMBOX", f"{cache}/xce/vm")) / "image"
 
 
-def run(folder: Path, script: str, *devices: str, ends: int = 0) -> str:
+def run(folder: Path, script: str, *devices: str, ends: int = 0, within_s: int = 300) -> str:
     """Run a script as root in a machine with these devices; `folder` is its working directory. Its output.
 
     `ends`: what the script ends with; `CRASHED` if the machine is to go down with it.
@@ -69,7 +70,8 @@ def run(folder: Path, script: str, *devices: str, ends: int = 0) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        env=os.environ | {"XCE_VMBOX_TIMEOUT": str(within_s)},
+        timeout=within_s + 60,
     )
     sys.stdout.write(done.stdout)
     if done.returncode == TIMED_OUT and not (folder / "out.log").exists():
