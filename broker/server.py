@@ -153,7 +153,10 @@ class Server:
                 unattended = self._attend(router)
             if store in told:
                 self._stored()  # first: who was answered is at work while others are served
-            taken = self._take(router)
+            taken = more = self._take(router)
+            while more > 1 and self._persists and taken < TURN:
+                more = self._take(router)  # orders that came while others were judged share their sync
+                taken += more
             self._turn()
             fast = pace.fast(taken, self.clock()) and not self.broker.busy()
             # Who was answered comes back at once, and whoever finds nothing waits for something.
