@@ -5,19 +5,51 @@ the broker has accepted it. Whoever repeats a step that was broken off goes on w
 """
 
 import os
+import re
 import secrets
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from xce.model.message import Done, Join, KeyRetire, KeyRotate
-from xce.wire import ask, keys
+from xce.wire import ask, keys, token
 from xce.wire.ask import Denied, NoAnswer
 from xce.wire.dealer import LinkState
 from xce.wire.keys import KeyFileError, KeyPair
 from xce.wire.token import Token
 
+PORT = 7400
+HINTS = {
+    LinkState.REJECTED: "the token was used, has ended or was revoked: xce-broker token list",
+    LinkState.WRONG_KEY: "the token is another broker's, or the broker's key was changed since it was made: "
+    "make a new one there with xce-broker token new",
+}
+"""What to do about a broker that is there and takes no token."""
+
 Ask = Callable[[object, KeyPair, bytes], Done]
 """Puts a question with a key to the broker that has this public key."""
+
+
+def endpoint_of(text: str) -> str:
+    """A broker's address as it stands in a configuration, of HOST or HOST:PORT; raises ValueError."""
+    host = text.removeprefix("tcp://")
+    if not re.search(r":\d+$", host) or host.endswith("]"):
+        host = f"{host}:{PORT}"
+    name, _, port = host.rpartition(":")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", name) or not 0 < int(port) < 65536:
+        raise ValueError(f"{text!r} is no address of a broker: HOST, HOST:PORT or [IPV6]:PORT")
+    return f"tcp://{name}:{port}"
+
+
+def token_of(path: str) -> Token:
+    """The token in a file, or on standard input for `-`; raises ValueError that does not repeat it."""
+    if path.startswith(token.PREFIX):
+        raise ValueError("a token is wanted in a file, or on standard input: everybody sees a command line")
+    try:
+        text = sys.stdin.readline() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the token {path}: {error}") from error
+    return token.parse(text)
 
 
 def asking(endpoint: str, within_s: float) -> Ask:
@@ -29,30 +61,30 @@ def asking(endpoint: str, within_s: float) -> Ask:
     return put
 
 
-def join(put: Ask, token: Token, name: str, role: str, path: Path) -> None:
+def join(put: Ask, ticket: Token, name: str, role: str, path: Path) -> None:
     """Make a key at `path` that the broker accepts for `name`.
 
     Raises `Denied`, `NoAnswer`, `KeyFileError`.
     """
     if path.exists():
-        raise KeyFileError(f"cannot join: {path} exists: this host has joined; move it away to join anew")
+        raise KeyFileError(f"cannot join: {path} exists: {name} has joined; move it away to join anew")
     pending = path.with_suffix(".joining")
     mine = _pending(pending, name, role, (name,) if role == "agent" else ())
-    broker = _enter(put, token, mine)
+    broker = _enter(put, ticket, mine)
     _save_public(broker, path.with_name("broker.pub"))
     pending.rename(path)
     _sync(path.parent)
 
 
-def _enter(put: Ask, token: Token, mine: KeyPair) -> bytes:
+def _enter(put: Ask, ticket: Token, mine: KeyPair) -> bytes:
     """Has the broker accept our key; which of the token's keys is the broker's."""
     question = Join(id=_op_id(), name=mine.name, public=mine.public.decode())
-    for broker in filter(None, (token.broker, token.following)):
+    for broker in filter(None, (ticket.broker, ticket.following)):
         try:
-            put(question, token.pair(), broker)
+            put(question, ticket.pair(), broker)
         except (Denied, NoAnswer) as failed:
             wrong = isinstance(failed, NoAnswer) and failed.state is LinkState.WRONG_KEY
-            if wrong and broker != (token.following or token.broker):
+            if wrong and broker != (ticket.following or ticket.broker):
                 continue  # made during a change of the broker's key, and used after it
             if wrong or not _accepted(put, mine, broker):
                 raise

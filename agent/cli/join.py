@@ -3,7 +3,6 @@
 import os
 import re
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,15 +23,8 @@ usage: {PROGRAM} BROKER --token FILE [--name NAME] [--timeout SECONDS] [--no-sta
 Makes this host's key, has the broker accept it, and writes where the broker is into /etc/xce/agent.yaml. The
 token is used up; the key's secret half never leaves this host. It may be repeated when it was broken off.
 exit status: 0 joined, 1 refused, 2 wrong usage or files, 3 the broker cannot be reached"""
-HINTS = {
-    "rejected by broker": "the token was used, has ended or was revoked: xce-broker token list",
-    "broker's key does not match": "the token is another broker's, or the broker's key was changed since it "
-    "was made: make a new one there with xce-broker token new",
-}
-"""By the state of the link: what to do about a broker that is there and takes no token."""
 KEYS = Path("/etc/xce/keys")
 UNIT = "xce-agent.service"
-PORT = 7400
 
 
 def run(argv: Sequence[str]) -> int:
@@ -43,58 +35,41 @@ def run(argv: Sequence[str]) -> int:
     options = Options(argv, flags=["--no-start"], values=["--token", "--name", "--timeout"])
     if len(options.arguments) != 1:
         raise UsageError("which broker? one address is needed")
-    endpoint = endpoint_of(options.arguments[0])
-    text = _token_text(options.get("--token"))
-    return _join(endpoint, text, options.get("--name") or socket.gethostname(), options)
-
-
-def endpoint_of(text: str) -> str:
-    """The broker's address as it stands in agent.yaml; raises `UsageError`."""
-    host = text.removeprefix("tcp://")
-    if not re.search(r":\d+$", host) or host.endswith("]"):
-        host = f"{host}:{PORT}"
-    name, _, port = host.rpartition(":")
-    if not name or not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", name) or not 0 < int(port) < 65536:
-        raise UsageError(f"{text!r} is no address of a broker: HOST, HOST:PORT or [IPV6]:PORT")
-    return f"tcp://{name}:{port}"
-
-
-def _token_text(path: str) -> str:
-    if not path:
-        raise UsageError("which token? --token FILE, or --token - to read it from standard input")
-    if path.startswith("xce1:"):
-        raise UsageError(
-            "--token wants a file or '-': what stands on a command line is to be seen by everybody"
-        )
-    try:
-        return sys.stdin.readline() if path == "-" else Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the token {path}: {error}") from error
-
-
-def _join(endpoint: str, text: str, name: str, options: Options) -> int:
-    from xce.wire import joining, token  # noqa: PLC0415 - not for a wrong usage
-    from xce.wire.ask import Denied, NoAnswer  # noqa: PLC0415
-    from xce.wire.keys import KeyFileError  # noqa: PLC0415
-
-    try:
-        put = joining.asking(endpoint, options.number("--timeout", 10))
-        joining.join(put, token.parse(text), name, "agent", KEYS / "agent.key")
-        write_broker(Path(config.AGENT), endpoint)
-    except (KeyFileError, ValueError, OSError) as error:
-        raise UsageError(str(error)) from error
-    except Denied as denied:
-        output.fail(PROGRAM, f"{denied}\n  hint: {denied.hint}" if denied.hint else str(denied))
-        return TROUBLE
-    except NoAnswer as failed:
-        output.fail(PROGRAM, f"{failed}\n  hint: {HINTS.get(failed.state, 'is it up?')}")
-        return TROUBLE if failed.state in HINTS else NOT_RUNNING
-    print(f"{name} has joined {endpoint}")
+    name = options.get("--name") or socket.gethostname()
+    code = enter(PROGRAM, name, options, role="agent", key=KEYS / "agent.key", path=Path(config.AGENT))
+    if code != GOOD:
+        return code
     if options.has("--no-start") or not os.path.isdir("/run/systemd/system"):
         print(f"next: systemctl enable --now {UNIT}")
         return GOOD
     _start()
     return TROUBLE
+
+
+def enter(program: str, name: str, options: Options, *, role: str, key: Path, path: Path) -> int:
+    """Have the broker accept a new key for `name`, and write where it is into the configuration at `path`."""
+    from xce.wire import joining  # noqa: PLC0415 - not for a wrong usage
+    from xce.wire.ask import Denied, NoAnswer  # noqa: PLC0415
+    from xce.wire.keys import KeyFileError  # noqa: PLC0415
+
+    if not options.get("--token"):
+        raise UsageError("which token? --token FILE, or --token - to read it from standard input")
+    try:
+        endpoint = joining.endpoint_of(options.arguments[0])
+        ticket = joining.token_of(options.get("--token"))
+        put = joining.asking(endpoint, options.number("--timeout", 10))
+        joining.join(put, ticket, name, role, key)
+        write_broker(path, endpoint)
+    except (KeyFileError, ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+    except Denied as denied:
+        output.fail(program, f"{denied}\n  hint: {denied.hint}" if denied.hint else str(denied))
+        return TROUBLE
+    except NoAnswer as failed:
+        output.fail(program, f"{failed}\n  hint: {joining.HINTS.get(failed.state, 'is it up?')}")
+        return TROUBLE if failed.state in joining.HINTS else NOT_RUNNING
+    print(f"{name} has joined {endpoint}")
+    return GOOD
 
 
 def write_broker(path: Path, endpoint: str) -> None:

@@ -31,6 +31,7 @@ COMMANDS = {
     "restore": "put a copy in the place of the broker's store",
     "export": "print everything durable as JSON lines",
     "token": "make, list and revoke tokens with which hosts join by themselves",
+    "join": "make a controller or provider known to a broker, with a token",
 }
 """In the order of `--help`, with what each does. A command's module has its name."""
 

@@ -16,6 +16,7 @@ _xce() {
         xce-agent/key) words='--config --timeout' ;;
         xce-agent/removal) words='--csi --config' ;;
         xce-reporter/run) words='--config' ;;
+        xce-reporter/join) words='--token --name --timeout --role' ;;
         xce-reporter/status) words='--json --watch --socket --config' ;;
         xce-reporter/replay) words='--speed --loop --help' ;;
         xce-reporter/simulate) words='--once --help' ;;
@@ -41,13 +42,14 @@ _xce() {
         xce-broker/restore) words='--config --help' ;;
         xce-broker/export) words='--broker --key --broker-key --timeout --from --config --help' ;;
         xce-broker/token) words='new list revoke --help --hosts --out --lifetime --admit --role --broker --key --broker-key --timeout --json --reason' ;;
+        xce-broker/join) words='--token --name --role --directory --timeout --help' ;;
         *) words='' ;;
     esac
     if ((COMP_CWORD == 1)); then
         case $program in
             xce-agent) words='run status inventory topology discovery reporter explain claim csi doctor join key removal --help' ;;
-            xce-reporter) words='run status replay simulate fleet --help' ;;
-            xce-broker) words='run status hosts host drain hold supply types pools pool claim provide quarantine doctor watch snapshot key backup restore export token --help' ;;
+            xce-reporter) words='run join status replay simulate fleet --help' ;;
+            xce-broker) words='run status hosts host drain hold supply types pools pool claim provide quarantine doctor watch snapshot key backup restore export token join --help' ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")

@@ -26,7 +26,7 @@ ARGUMENTS = {
     "claim": ["list"],
     "quarantine": ["list"],
 }
-ASKING = [name for name in COMMANDS if name not in {"run", "doctor", "backup", "restore", "export"}]
+ASKING = [name for name in COMMANDS if name not in {"run", "doctor", "backup", "restore", "export", "join"}]
 Output = pytest.CaptureFixture[str]
 
 

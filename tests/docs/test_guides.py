@@ -1,13 +1,18 @@
 """Every snippet of the author's guide is a reporter that the contract takes; every link leads somewhere."""
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.live_broker import LiveBroker
+from xce.broker.client import Client
 from xce.model import document
 from xce.model.configuration import ReporterSettings
+from xce.model.message import HostDrain
 from xce.reporters.contract import Context, Outcome, finish_run
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -16,6 +21,7 @@ BLOCKS = re.findall(r"```(sh|yaml) reporter=(\w+)\n(.*?)```", PAGE, re.DOTALL)
 SCRIPTS = {name: text for language, name, text in BLOCKS if language == "sh"}
 SETTINGS = {name: text for language, name, text in BLOCKS if language == "yaml"}
 GUIDES = sorted(DOCS.glob("guide-*.md"))
+MAN = {path.stem: path.read_text() for path in (DOCS / "man").glob("*.8")}
 
 
 def run(name: str, folder: Path, **environment: str) -> tuple[int, Outcome, str]:
@@ -69,3 +75,39 @@ def test_links_of_a_guide_lead_somewhere(page: Path) -> None:
     for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text()):
         text = ((page.parent / target) if target else page).read_text()
         assert anchor in {_anchor(line) for line in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}, anchor
+
+
+def test_the_python_of_the_controllers_guide_follows_a_real_broker(tmp_path: Path) -> None:
+    page = (DOCS / "guide-controllers.md").read_text()
+    (code,) = re.findall(r"```python example\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "guide.py").write_text(code)
+    with LiveBroker(tmp_path) as broker:
+        script = f"import guide\nguide.follow(guide.Broker({broker.local.endpoint!r}))"
+        environment = {**os.environ, "PYTHONPATH": f"{os.getcwd()}:{tmp_path}", "PYTHONUNBUFFERED": "1"}
+        follower = subprocess.Popen(
+            [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert follower.stdout is not None
+            first = follower.stdout.readline()
+            assert first == "anew: group:rack1 host:node1 host:node2 host:node3 pool:matlab\n"
+            with Client(broker.local) as client:
+                client.ask(HostDrain(id="", host="node2", reason="guide"))
+            assert follower.stdout.readline() == "changed: host:node2\n"
+        finally:
+            follower.kill()
+            follower.wait()
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_every_command_of_a_guide_exists_with_its_options(page: Path) -> None:
+    """Those in indented lines and in backquotes; the admin's are run as they stand, elsewhere."""
+    found = re.findall(
+        r"(?:^    |`)(xce-(?:agent|broker|reporter)) ([a-z]+)([^`\n#]*)", page.read_text(), re.MULTILINE
+    )
+    assert found
+    for program, command, rest in found:
+        text = MAN[program]
+        assert re.search(rf"^\.S[SH] .*\b{command}\b", text, re.MULTILINE | re.IGNORECASE), (program, command)
+        for option in re.findall(r"--[a-z-]+", rest.replace("-- ", " ")):
+            assert option in text.replace("\\-", "-"), (program, command, option)

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.system.harness import Site
+from xce.agent import config
 from xce.agent.cli import join
-from xce.agent.cli.options import UsageError
+from xce.agent.external import join as external_join
+from xce.broker import cli as broker_cli
+from xce.broker.client import Broker, Client
 from xce.model.message import Done, KeyAdd, KeyRevoke, KeysRequest
 from xce.wire import joining, keys, token
 from xce.wire.ask import Denied, NoAnswer
@@ -159,13 +162,13 @@ def test_a_running_agent_gets_a_new_key_and_the_old_one_is_refused(site: Site) -
     ],
 )
 def test_an_address_of_a_broker_may_be_short(given: str, wanted: str) -> None:
-    assert join.endpoint_of(given) == wanted
+    assert joining.endpoint_of(given) == wanted
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x:99999", "a/b", "tcp://"])
 def test_what_is_no_address_is_refused(given: str) -> None:
-    with pytest.raises(UsageError):
-        join.endpoint_of(given)
+    with pytest.raises(ValueError, match="no address of a broker"):
+        joining.endpoint_of(given)
 
 
 def test_the_brokers_address_is_written_and_nothing_else_changed(tmp_path: Path) -> None:
@@ -189,3 +192,70 @@ def test_a_token_shows_its_secret_to_nobody() -> None:
         with pytest.raises(ValueError, match="no token"):
             token.parse(wrong)
     assert json.dumps(token.text_of(ticket)).startswith('"xce1:')
+
+
+@pytest.mark.parametrize("policy", ["hold", "refuse"])
+def test_a_token_that_admits_goes_before_the_policy_for_hosts_that_nobody_named(
+    site: Site, policy: str
+) -> None:
+    site.broker.settings["discovered"] = policy
+    stranger, guest = site.agent("node1"), site.agent("node2")
+    site.broker.start()
+    for agent, admit in ((stranger, False), (guest, True)):
+        (agent.folder / "agent.key").unlink()
+        (agent.folder / "broker.pub").unlink()
+        put = joining.asking(site.broker.endpoint, 10)
+        joining.join(put, make(site, admit=admit), agent.host, "agent", agent.folder / "agent.key")
+        site.client().ask(KeyRevoke(id="", name="token-1", reason="the next one has its name"))
+        agent.start()
+
+    def shown(name: str) -> tuple[str, list[str]]:
+        view = site.snapshot().locations.get(f"host:{name}")
+        return (view.state, list(view.conditions)) if view else ("", [])
+
+    site.until(lambda: shown("node2") == ("available", []))
+    if policy == "hold":
+        site.until(lambda: shown("node1")[1] == ["unknown-host"])
+    else:
+        site.until(lambda: "nobody expects host node1" in str(stranger.status().get("link")))
+        assert shown("node1") == ("", [])
+
+
+def new_token(site: Site, role: str, name: str, path: Path) -> None:
+    local = f"ipc://{site.broker.settings['local']}"
+    command = ["token", "new", "--broker", local, "--broker-key", str(site.broker.folder / "broker.pub")]
+    assert broker_cli.main([*command, "--role", role, "--hosts", name, "--out", str(path)]) == 0
+
+
+def test_a_controller_joins_with_a_token_and_takes_a_snapshot(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of the controller's guide."""
+    site.broker.start()
+    site.until(lambda: Path(str(site.broker.settings["local"])).exists())
+    new_token(site, "controller", "sched1", tmp_path / "sched1.token")
+    command = ["join", site.broker.endpoint, "--token", str(tmp_path / "sched1.token"), "--name", "sched1"]
+    assert broker_cli.main([*command, "--directory", str(tmp_path)]) == 0
+    mine = Broker.by_files(site.broker.endpoint, tmp_path / "sched1.key", tmp_path / "broker.pub")
+    with Client(mine) as client:
+        assert client.snapshot().revision > 0
+    assert ("sched1", "controller") in good(site)
+    (tmp_path / "sched1.key").unlink()
+    capsys.readouterr()
+    assert broker_cli.main([*command, "--directory", str(tmp_path)]) == 1, "a token is good once"
+    assert "the token was used, has ended or was revoked" in capsys.readouterr().err
+
+
+def test_an_external_reporter_joins_with_a_token_and_its_file_says_where_the_broker_is(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.broker.start()
+    site.until(lambda: Path(str(site.broker.settings["local"])).exists())
+    new_token(site, "reporter", "lics", tmp_path / "lics.token")
+    monkeypatch.setattr(join, "KEYS", tmp_path)
+    monkeypatch.setattr(config, "EXTERNAL", str(tmp_path / "reporter.yaml"))
+    command = [site.broker.endpoint, "--token", str(tmp_path / "lics.token"), "--name", "lics"]
+    assert external_join.run(command) == 0
+    assert (tmp_path / "reporter.yaml").read_text() == f"broker: {site.broker.endpoint}\n"
+    assert keys.load(tmp_path / "reporter.key", secret=True).role == "reporter"
+    assert ("lics", "reporter") in good(site)
