@@ -20,6 +20,7 @@ from xce.model.link import LINK, Phase, PhaseEvent
 from xce.model.message import (
     PROTOCOL,
     TICK_BYTES,
+    BindingNews,
     BindingPrepare,
     BindingRelease,
     BindingStanding,
@@ -152,6 +153,8 @@ class Core:
             self._inventories_wanted.add(message.inventory.reporter)
         elif isinstance(message, Declare):
             self.book.untold_types()
+        elif isinstance(message, BindingNews):
+            self.holdings.unsaid(message)
 
     def receive(self, message: FromBroker, now: float) -> None:
         """The broker said something. What makes no sense in this phase is ignored."""

@@ -82,6 +82,11 @@ class Holdings:
         self._unsaid &= self.reports.keys()
         return BindingNews(reports={name: self.reports[name] for name in names}, full=full)
 
+    def unsaid(self, news: BindingNews) -> None:
+        """It could not be sent: it is to be said once more, and all of it if it was all."""
+        self._full = self._full or news.full
+        self._unsaid.update(news.reports)
+
     def heard(self, standing: BindingStanding) -> None:
         """What the broker has durably. What has ended at both ends is forgotten."""
         self.changes += 1

@@ -10,10 +10,13 @@ from tests.agent.pad import Pad
 from xce.agent import core
 from xce.agent.core import Core, Identity, in_ticks
 from xce.agent.effect import Close, Deliver, Learn, Open, Send, Shown
+from xce.model.claim import BindingState
 from xce.model.instance import Instance, Inventory
 from xce.model.link import Phase
 from xce.model.message import (
     TICK_BYTES,
+    BindingNews,
+    BindingReport,
     Declare,
     FeedTick,
     FromBroker,
@@ -313,6 +316,18 @@ def test_what_could_not_be_sent_is_made_good_by_everything_anew(bench: Bench) ->
     full = next(message for message in said if isinstance(message, Report))
     assert full.full
     assert any(isinstance(message, InventoryNews) for message in said)
+
+
+def test_that_all_bindings_were_said_is_not_believed_before_it_was_sent(bench: Bench) -> None:
+    """The broker binds nothing on a host that has not said what it has, and does not ask again."""
+    bench.core.holdings.report("b1", BindingReport(state=BindingState.READY))
+    bench.core.holdings.report("b2", BindingReport(state=BindingState.PENDING))
+    said = bench.sync(bindings=True)
+    (news,) = [message for message in said if isinstance(message, BindingNews)]
+    assert (list(news.reports), news.full) == (["b1"], True)
+    bench.core.unsent(news, bench.now)
+    again = [message for message in bench.after(HEARTBEAT_S) if isinstance(message, BindingNews)]
+    assert again[0] == news
 
 
 def test_a_gone_reporter_is_told(bench: Bench) -> None:
