@@ -98,8 +98,12 @@ class Claims:
         make: Callable[[], "Executor"],
         inventory: Callable[[str], Inventory | None],
         changed: Callable[[], None],
+        *,
+        taking: bool = True,
     ) -> None:
-        """`inventory` gives a reporter's inventory; `changed` is called when there is a new hello to say."""
+        """`inventory` gives a reporter's inventory; `changed` is called when there is a new hello to say.
+        Without `taking`, what is there is looked after, and nothing new begins.
+        """
         self.holdings = Holdings()
         self.ends = Ends()
         self.fault = "the journal of claims has not been read yet"
@@ -108,7 +112,7 @@ class Claims:
         """Why claims that mount something will fail; '' if they need not."""
         self.tell: Callable[[str, BindingReport], object] = lambda _name, _report: None
         """Hears of each binding that has become ready or has ended, once."""
-        self._inventory, self._changed = inventory, changed
+        self._inventory, self._changed, self._taking = inventory, changed, taking
         self._inbox: deque[Job | None] = deque()
         self._outbox: deque[Any] = deque()
         self._asked = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -157,7 +161,7 @@ class Claims:
             if isinstance(instances, str):
                 self._pending(order, f"this node has no inventory of {instances} yet")
             else:
-                self._put(partial(_prepare, order=order, instances=instances))
+                self._put(partial(_prepare, order=order, instances=instances, taking=self._taking))
 
     def document(self) -> dict[str, Any]:
         """For the status."""
@@ -336,12 +340,22 @@ def _unseen(executor: "Executor") -> str:
     return f"mounts would not be visible outside, claims that need them fail: {why}" if why else ""
 
 
-def _prepare(executor: "Executor", order: BindingPrepare, instances: InstanceMap) -> Iterator[Any]:
+def _prepare(
+    executor: "Executor", order: BindingPrepare, instances: InstanceMap, *, taking: bool
+) -> Iterator[Any]:
     from xce.prepare.entry import ended  # noqa: PLC0415 - only where claims are served
     from xce.prepare.execute import Refused  # noqa: PLC0415
     from xce.prepare.journal import NotRecorded  # noqa: PLC0415
 
     binding = order.binding
+    if not taking and binding.id not in executor.entries and executor.journal.tombstone(binding.id) is None:
+        reason = "this host takes no claims any more (claims.enabled in its agent.yaml)"
+        yield (
+            binding.id,
+            BindingReport(state=BindingState.FAILED, epoch=order.epoch, reason=reason),
+            binding.claim,
+        )
+        return
     try:
         report = executor.prepare(
             op_id=order.op_id,

@@ -264,14 +264,17 @@ class Daemon:
             self.node.apply_types(self.loop.now())
 
     def _serve_claims(self, boot_id: str) -> "Claims | None":
-        """The claims of this node, if it takes any: read from its journal before the first hello."""
-        settings = self.settings
-        if not isinstance(settings, AgentFile) or not settings.claims.enabled or not self.memory.directory:
+        """The claims of this node, if it takes or has any: read from its journal before the first hello."""
+        settings, directory = self.settings, self.memory.directory
+        if not isinstance(settings, AgentFile) or not directory:
+            return None
+        taking = settings.claims.enabled
+        if not taking and not _has_claims(directory):
             return None
         from xce.agent.claims import Claims, executor_of  # noqa: PLC0415 - 5 MB, for nodes that take claims
 
-        make = executor_of(settings.claims, self.memory.directory, boot_id)
-        claims = Claims(self.loop, make, self.node.inventory, self._greet_anew)
+        make = executor_of(settings.claims, directory, boot_id)
+        claims = Claims(self.loop, make, self.node.inventory, self._greet_anew, taking=taking)
         claims.tell = self._log_binding
         return claims
 
@@ -438,6 +441,18 @@ def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
 
 def _discovery(settings: Settings) -> configuration.Discovery | None:
     return settings.discovery if isinstance(settings, AgentFile) else None
+
+
+def _has_claims(directory: str) -> bool:
+    """Whether there are claims on record, or nobody can say."""
+    if not os.path.exists(f"{directory}/claims.sqlite"):
+        return False
+    from xce.prepare import journal  # noqa: PLC0415 - not for a node that never took claims
+
+    try:
+        return bool(journal.live(directory))
+    except ValueError:
+        return True
 
 
 def _prepare(settings: Settings, *, state: str) -> list[Lock]:

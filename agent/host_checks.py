@@ -154,7 +154,7 @@ def control_groups(settings: AgentFile, agent_pid: int | None = None, root: str 
 
 
 def claims(settings: AgentFile) -> Findings:
-    """Whether claims are made true here, and whether some are on record that nobody looks after."""
+    """Whether claims are made true here, and whether some are left from when they were."""
     if settings.claims.enabled:
         yield Finding("ok", f"they are taken, by profiles {', '.join(sorted(profiles(settings.claims)))}")
         return
@@ -162,8 +162,8 @@ def claims(settings: AgentFile) -> Findings:
     with contextlib.suppress(ValueError):  # a journal that cannot be read is told by `leftovers`
         known = {order.binding.consumer.name for order in journal.live(settings.state_directory)}
     if known:
-        text = f"none are taken, and nobody looks after those of {', '.join(sorted(known))}"
-        yield Finding("problem", text, "claims: {enabled: true}; release them; turn it off then")
+        text = f"none are taken any more; there are still those of {', '.join(sorted(known))}"
+        yield Finding("warning", text, "they are looked after until they are released")
     else:
         yield Finding("ok", "none are taken (claims.enabled in agent.yaml)")
 

@@ -183,7 +183,7 @@ class Claims(_Section, frozen=True, kw_only=True):
     """`claims:` of agent.yaml."""
 
     enabled: bool = False
-    """Whether claims are made true on this host."""
+    """Whether claims are made true on this host. Those that there are stay until they are released."""
     directory: str = "/run/xce-claims"
     """Mount points and environment files of claims."""
     cgroup: str = ""

@@ -45,11 +45,11 @@ class Node:
         node = local.node(settings, namespace="self", find_user=USERS.get)
         return Executor(Journal(str(self.place / "state")), node, self.boot)
 
-    def begin(self) -> Claims:
+    def begin(self, *, taking: bool = True) -> Claims:
         def changed() -> None:
             self.hellos += 1
 
-        return Claims(self.kernel.loop, self.make, lambda _reporter: self.inventory, changed)
+        return Claims(self.kernel.loop, self.make, lambda _reporter: self.inventory, changed, taking=taking)
 
     def again(self) -> None:
         self.end()
@@ -201,6 +201,21 @@ def test_a_node_whose_journal_is_damaged_asks_the_broker_what_it_has(node: Node)
     node.standing()
     node.until("b1", READY)
     assert node.claims.holdings.digest() == holdings_digest([("b1", READY)])
+
+
+def test_a_node_that_takes_none_any_more_looks_after_what_it_has_and_refuses_the_rest(node: Node) -> None:
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.end()
+    node.claims = node.begin(taking=False)
+    assert node.claims.holdings.digest() == holdings_digest([("b1", READY)])
+    node.claims.ordered(node.prepare("b2", "zero"))
+    assert "takes no claims any more" in node.until("b2", BindingState.FAILED).reason
+    node.standing(b2="failed")
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.release("b1")
+    node.until("b1", RELEASED)
 
 
 def test_a_machine_that_cannot_serve_claims_says_why_and_takes_no_orders(kernel: Kernel) -> None:

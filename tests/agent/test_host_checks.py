@@ -155,15 +155,15 @@ def test_leftovers_are_groups_mounts_and_journals_that_no_claim_has(
     assert (problem.level, "cannot read the journal" in problem.text) == ("problem", True)
 
 
-def test_claims_that_nobody_looks_after_any_more_are_told(tmp_path: Path) -> None:
+def test_claims_that_are_left_where_none_are_taken_any_more_are_told(tmp_path: Path) -> None:
     assert levels(list(host_checks.claims(AgentFile(state_directory=str(tmp_path))))) == ["ok"]
     binding = Binding(id="b1", claim="c", host="node1", consumer=Consumer(name="job-7"))
     journal = Journal(str(tmp_path))
     order = Order(binding=binding, claim=Claim(id="c"), op_id="o", epoch=1, boot="b", phase="ready", steps=0)
     journal.begin(order, [], epoch=1)
     journal.close()
-    (forgotten,) = host_checks.claims(AgentFile(state_directory=str(tmp_path)))
-    assert (forgotten.level, "those of job-7" in forgotten.text) == ("problem", True)
+    (left,) = host_checks.claims(AgentFile(state_directory=str(tmp_path)))
+    assert (left.level, "those of job-7" in left.text) == ("warning", True)
     taken = AgentFile(state_directory=str(tmp_path), claims=Claims(enabled=True))
     assert levels(list(host_checks.claims(taken))) == ["ok"]
 

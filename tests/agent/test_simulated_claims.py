@@ -1,5 +1,6 @@
 """Simulated hosts keep a node's rules about claims, after the delays and with the faults of their file."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from xce.agent.external.claims import NEVER, HostClaims
 from xce.model import document, refusal
 from xce.model.claim import Ask, Binding, BindingState, Chosen, Claim, Consumer, PortsAsk
 from xce.model.message import BindingPrepare, BindingRelease, BindingReport, BindingStanding
-from xce.model.simulated import Loss, SimulatedClaims
+from xce.model.simulated import BindingRule, Loss, ProviderRule, SimulatedClaims, Trouble
 
 NOTHING = Ask()
 
@@ -248,3 +249,10 @@ def test_the_shipped_example_is_a_file_that_fits() -> None:
     rules = file_of(Path("docs/examples/claims-simulated.yaml").read_text()).bindings
     assert len(rules) == 7
     assert [rule.share for rule in rules] == [1, 1, 0.02, 0.01, 0.01, 0.01, 1]
+
+
+def test_every_key_of_a_file_is_on_its_page() -> None:
+    page = Path("docs/simulation.md").read_text()
+    for kind in (SimulatedClaims, BindingRule, ProviderRule, Trouble, Loss):
+        for key in kind.__struct_fields__:
+            assert re.search(rf"`[^`]*\b{key}\b[^`]*`", page), f"{key} of {kind.__name__}"

@@ -191,3 +191,28 @@ def test_c_msg_05_a_late_listener_sees_claims_as_the_broker_holds_them(site: Sit
     site.until(own, within_s=20, every_s=0.3)
     for client, _ in followers:
         client.close()
+
+
+def test_a_host_that_is_told_to_take_no_claims_keeps_those_that_it_has(site: Site) -> None:
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        made = two_ready(client)
+        agent.stop()
+        agent.settings["claims"]["enabled"] = False
+        agent.start()
+        until_there(site, "node1")
+        site.until(lambda: settled(client, made))
+        confined(agent)
+        for claim in ("one", "two"):
+            client.ask(m.ClaimRelease(id="", claim=claim))
+        ended(site, client, *made)
+        agent.stop()
+        agent.start()
+        site.until(lambda: site.snapshot().locations["host:node1"].about.get("claims") == "no")
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="next", ask=ASK)))
+        until_there(site, "node1")
+        with pytest.raises(BrokerRefused, match="host node1 takes no claims"):
+            client.ask(m.ClaimBind(id="", places=[place(client, "next", "node1", "card-own", "n")]))
