@@ -146,7 +146,7 @@ class Claims:
 
     def _tell_words(self, change: facts.ClaimProvided | facts.ClaimEnding, now: float) -> None:
         """What a provider says of a claim goes to the nodes that have it: a volume may have grown."""
-        if isinstance(change, facts.ClaimProvided):
+        if isinstance(change, facts.ClaimProvided) and change.volume:
             for binding in self.state.journal.ledger.claims.live(change.claim):
                 if binding.state is not BindingState.RELEASING:
                     self._order(binding, now)

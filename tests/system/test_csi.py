@@ -73,7 +73,7 @@ def test_the_scenarios_in_a_namespace_where_pid_1_sees_our_mounts() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 passed" in done.stdout
+    assert "4 passed" in done.stdout
 
 
 @pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
@@ -127,6 +127,53 @@ def test_without_the_helper_all_else_is_served_and_a_volume_waits_for_the_packag
         assert view.binding.state is BindingState.READY, view
         site.until(lambda: agent.status()["trouble"] == [])
         client.ask(m.ClaimRelease(id="", claim="one"))
+        ended(site, client, binding)
+
+
+WORDS = {
+    "volume_id": "vol1",
+    "volume_context/share": "horse-drawn-cart",
+    "publish_context@node1/lun": "lun-of-node-one",
+}
+
+
+@pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
+def test_a_providers_words_reach_the_plugin_also_after_a_crash_and_stay_in_no_file_of_the_node(
+    site: Site, plugin: Plugin
+) -> None:
+    """The provider makes the volume, names it, lets it grow; the agent dies while it is being published."""
+    agent = csi_node(site, plugin)
+    agent.settings["claims"]["profiles"]["default"]["volumes"]["shared"] = {"csi": {"plugin": "fake"}}
+    plugin.control(faults={"NodePublishVolume": {"code": 14, "message": "not now"}})
+    site.broker.start()
+    agent.start()
+    site.until(lambda: site.snapshot().locations["host:node1"].state == "available")
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=Claim(id="made", ask=ASK, provider="store")))
+        client.ask(m.ClaimProvide(id="", claim="made", state=BindingState.READY, volume=WORDS))
+        place = m.Place(claim="made", host="node1", consumer=Consumer(name="job"))
+        (binding,) = client.ask(m.ClaimBind(id="", places=[place])).made
+        site.until(lambda: plugin.calls("NodePublishVolume"))
+        agent.kill()
+        plugin.control()
+        agent.start()
+        view = client.wait_bindings([binding], timeout=30)[binding]
+        assert view.binding.state is BindingState.READY, view
+        calls = plugin.calls("NodePublishVolume")
+        assert calls[0] == calls[-1], "the same call as before the crash"
+        assert calls[0]["volume_context"] == {"share": "horse-drawn-cart"}
+        assert calls[0]["publish_context"] == {"lun": "lun-of-node-one"}
+        larger = {**WORDS, "capacity_bytes": "1048576"}
+        client.ask(m.ClaimProvide(id="", claim="made", state=BindingState.READY, volume=larger))
+        site.until(lambda: plugin.calls("NodeExpandVolume"))
+        shown = ("csi", "volumes", "--json")
+        site.until(lambda: json.loads(agent.command(*shown).stdout)[0]["bytes"] == 1048576)
+        files = [path for path in agent.folder.rglob("*") if path.is_file()]
+        files += [path for path in site.folder.rglob("*.log") if path.is_file()]
+        assert any(b"vol1" in path.read_bytes() for path in files), "the search reads the journal"
+        for word in (b"horse-drawn-cart", b"lun-of-node-one"):
+            assert [path for path in files if word in path.read_bytes()] == []
+        client.ask(m.ClaimRelease(id="", bindings=[binding]))
         ended(site, client, binding)
 
 
