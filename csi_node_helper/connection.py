@@ -19,8 +19,6 @@ from xce.model.csi import Outcome
 _CONNECT_S = 5.0
 _GRACE_S = 1.0
 """After the deadline, for the library to notice it."""
-_MESSAGE_CHARACTERS = 2000
-
 
 File: TypeAlias = tuple[int, int, int]
 """Device, inode and time of change: the number of a file that is gone is given to the next one."""
@@ -31,7 +29,7 @@ class CallFailed(Exception):
 
     def __init__(self, outcome: Outcome, code: int, message: str) -> None:
         super().__init__(message)
-        self.outcome, self.code, self.message = outcome, code, message[:_MESSAGE_CHARACTERS]
+        self.outcome, self.code, self.message = outcome, code, message
 
 
 class _Channel(Channel):

@@ -19,7 +19,8 @@ AT_ONCE = 8
 _TICK_S = 0.25
 _AGAIN_S, _AGAIN_MOST_S = 0.25, 30.0
 _REGULARLY_S = 60.0
-_TEXT = 256
+_TEXT, _MESSAGE = 256, 2000
+"""Characters of what a plugin says of itself, and of an error."""
 
 
 class _Queue:
@@ -77,7 +78,7 @@ class Plugin:
         try:
             answer = await self.connection.call(messages.METHODS[type(call)], request, seconds)
         except CallFailed as error:
-            message = self.redact(error.message)
+            message = self.redact(error.message)[:_MESSAGE]  # a secret that is cut would not be known
             return csi.Told(id=number, outcome=error.outcome, code=error.code, message=message)
         told = messages.told(number, answer)
         return msgspec.structs.replace(told, message=self.redact(told.message)[:_TEXT])

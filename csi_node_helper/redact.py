@@ -5,12 +5,15 @@ carries no secrets may be answered with the words of an earlier one. In memory o
 """
 
 import base64
+import json
 import re
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 HIDDEN = "[hidden]"
-_REMEMBERED = 4096
+_REMEMBERED = 16384
+_INNER = 6
+"""Characters of the inside of base64 that are no word by chance."""
 _SHORT = 3
 """Values so short are in every text by chance: a text with one of them as a word is hidden whole."""
 
@@ -48,8 +51,18 @@ def _forms(value: str) -> set[str]:
     plain.discard("")
     forms = set(plain)
     for one in plain:
-        forms.add(urllib.parse.quote(one, safe=""))
-        forms.add(repr(one)[1:-1])
-        forms.add(one.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n"))
-        forms.add(base64.b64encode(one.encode()).decode())
+        forms |= {urllib.parse.quote(one, safe=""), urllib.parse.quote_plus(one)}
+        forms |= {repr(one)[1:-1], json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1]}
+        for encoded in _encoded(one.encode()):
+            forms |= {encoded, encoded.replace("+", "-").replace("/", "_")}
     return forms
+
+
+def _encoded(value: bytes) -> Iterator[str]:
+    """In base64: alone, and what of it is the same whatever stands before and behind: `user:password`."""
+    yield base64.b64encode(value).decode()
+    for before in range(3):
+        text = base64.b64encode(bytes(before) + value).decode()
+        inner = text[-(-before * 8 // 6) : (before + len(value)) * 8 // 6]
+        if len(inner) >= _INNER:
+            yield inner

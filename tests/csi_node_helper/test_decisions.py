@@ -1,5 +1,6 @@
 """The pure parts: what answers mean, what is hidden, which files and registrations are taken."""
 
+import base64
 import os
 import typing
 from pathlib import Path
@@ -47,13 +48,18 @@ def test_each_class_of_calls_has_a_deadline() -> None:
         "cannot log in with s3cr3t%20w%2Frd",
         "b64 czNjcjN0IHcvcmQ=",
         "map[password:s3cr3t w/rd]",
+        "s3cr3t+w%2Frd",
+        *(
+            f"Basic {base64.b64encode(f'{user}:s3cr3t w/rd!'.encode()).decode()}"
+            for user in ("a", "bc", "def")
+        ),
     ],
 )
 def test_a_secret_is_hidden_in_every_form(text: str) -> None:
     hide = Redactor()
     hide.learn(["password=s3cr3t w/rd"])
     assert HIDDEN in hide(text)
-    for form in ("s3cr3t", "czNjc"):
+    for form in ("s3cr3t", "czNjc", "MzY3IzdC", "NlY3JldC", "zM2NyM3"):
         assert form not in hide(text)
 
 

@@ -215,6 +215,18 @@ def test_secrets_are_sent_and_shown_nowhere(world: World) -> None:
         assert not any(word in text for text in shown)
 
 
+def test_a_long_message_is_cut_after_its_secrets_are_hidden(world: World) -> None:
+    secret = "correct-horse-battery"
+    file = world.folder / "secrets.json"
+    file.write_text(f'{{"key": "{secret}"}}')
+    file.chmod(0o600)
+    message = f"{'x' * 1990}{secret} and more"
+    world.plugin.control(faults={"NodeStageVolume": {"code": 9, "message": message}})
+    told = world.call(world.stage(secrets=str(file)))
+    assert len(told.message) <= 2000
+    assert "correct" not in told.message
+
+
 def test_a_secrets_file_that_others_can_read_stops_the_call_before_it_is_made(world: World) -> None:
     file = world.folder / "secrets.json"
     file.write_text("{}")
