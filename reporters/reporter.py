@@ -5,72 +5,25 @@ from starting until it is gone. Nothing here knows what the lines mean; they go 
 is room for a start is the supervisor's to say (`Shared.ready`); what a run counts is `verdict.py`'s.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
 
-from xce.linux import cgroup, users
-from xce.linux.loop import Loop, Timer
-from xce.linux.reaper import Exit, Reaper
-from xce.model.configuration import AgentReporters, Mode
+from xce.linux.loop import Timer
+from xce.linux.reaper import Exit
+from xce.model.configuration import Mode
 from xce.model.reporter import REPORTER, ReporterEvent, ReporterState
 from xce.reporters import cage, schedule, show
+from xce.reporters.common import Shared
 from xce.reporters.directory import Candidate
 from xce.reporters.ending import Ending, Group, Stuck
 from xce.reporters.frame import TooLong, escape
 from xce.reporters.launch import ChangedError, Launcher, Wanted
-from xce.reporters.result import RunResult, Sink
+from xce.reporters.result import RunResult
 from xce.reporters.run import Run
+from xce.reporters.timing import Timing, probe, timing_of
 from xce.reporters.verdict import Outcome, Verdict, judge
 
-HEALTHY = 60.0
-"""A persistent run that ends after so many seconds (or interval + timeout) was no failed start."""
-PROBE = 3600.0
-"""Seconds between tries of a quarantined reporter."""
 RETRY = 1.0
 """Seconds until the next try after a file was found changed at the moment of the start."""
-
-
-class Shared(Protocol):
-    """What the reporters of a node have in common: the supervisor."""
-
-    loop: Loop
-    reaper: Reaper
-    sink: Sink
-    node: cage.Node
-    settings: AgentReporters
-    policy: cage.Policy
-    state_directory: str
-    group: cgroup.Cgroup | None
-    patience: float
-    chance: Callable[[], float]
-    find_user: Callable[[str], users.User | None]
-    look_again: Callable[[], object]
-    """The files are not what they were."""
-
-    def has_own_user(self, candidate: Candidate) -> bool:
-        """Whether no other reporter runs as the user that this one names."""
-
-    def ready(self, reporter: "Reporter") -> None:
-        """Its time has come: `start` it when there is room."""
-
-    def begun(self, reporter: "Reporter") -> None:
-        """Something of it is alive from now on."""
-
-    def finished(self, reporter: "Reporter") -> None:
-        """Nothing of its run is left, or what is left takes no room."""
-
-
-class Timing(NamedTuple):
-    """Seconds: between runs, for a run (persistent: of silence beyond that), and of its place on the grid."""
-
-    interval: float
-    timeout: float
-    offset: float
-
-    @property
-    def ttl(self) -> float:
-        """After which its values are stale."""
-        return schedule.time_to_live(self.interval, self.timeout)
 
 
 class Reporter:
@@ -117,14 +70,9 @@ class Reporter:
 
     # ------------------------------------------------------------------------------- what it goes by
 
-    def _timing(self) -> "Timing":
-        settings, default = self.candidate.settings, self._shared.settings
-        interval = schedule.effective_interval(settings.interval, default.interval, [self._assigned[0]])
-        return Timing(
-            interval=interval,
-            timeout=settings.timeout or default.timeout,
-            offset=schedule.phase(self._shared.node.name, self.name, interval),
-        )
+    def _timing(self) -> Timing:
+        settings, host = self.candidate.settings, self._shared.node.name
+        return timing_of(settings, self._shared.settings, self._assigned[0], host=host, name=self.name)
 
     @property
     def streaming(self) -> bool:
@@ -151,7 +99,7 @@ class Reporter:
         """Turns that were missed because a run was still going on, the present one's included."""
         if self.run is None or self.streaming:
             return self._overruns
-        return self._overruns + self._missed(self.run)
+        return self._overruns + self.timing.missed(self.run.started_at, self._loop.now())
 
     @property
     def next_run_in(self) -> float | None:
@@ -176,14 +124,10 @@ class Reporter:
         """Path of its control group; '' if it has none."""
         return self._launcher.group.group.path if self._launcher.group else ""
 
-    def _missed(self, run: Run) -> int:
-        timing = self.timing
-        return schedule.overruns(run.started_at, self._loop.now(), timing.interval, timing.offset)
-
     def _turn(self) -> float:
         """When it is its turn next: on its grid, or, if it runs all the time, at once."""
         now = self._loop.now()
-        return now if self.streaming else schedule.next_run(now, self.timing.interval, self.timing.offset)
+        return now if self.streaming else self.timing.next_turn(now)
 
     # ---------------------------------------------------------------------------------------- orders
 
@@ -390,7 +334,7 @@ class Reporter:
     def over(self) -> None:
         """RunOwner."""
         if self.run is not None and not self.streaming:
-            self._overruns += self._missed(self.run)
+            self._overruns += self.timing.missed(self.run.started_at, self._loop.now())
         self.run = None
         self._nothing_left()
 
@@ -465,17 +409,17 @@ class Reporter:
         self.publish()
 
     def _misbehaved(self) -> None:
-        now, long = self._loop.now(), max(HEALTHY, self.timing.ttl)
+        now, chance = self._loop.now(), self._shared.chance
         self._launcher.forget()
-        lived = self.streaming and self.result is not None and self.result.duration > long
+        lived = self.streaming and self.result is not None and self.result.duration > self.timing.healthy
         self.failures, self.in_a_row = self.failures + 1, 1 if lived else self.in_a_row + 1
         if self.in_a_row < self._shared.settings.failures_to_quarantine:
             self._step(ReporterEvent.FAILED)
-            self._plan(now + schedule.backoff(self.in_a_row, self.timing.interval, self._shared.chance))
+            self._plan(now + self.timing.backoff(self.in_a_row, chance))
         else:
             self._step(ReporterEvent.GAVE_UP)
             self.cause = f"failed {self.in_a_row} times in a row: {self.cause}"
-            self._plan(now + PROBE * (1 + schedule.SPREAD * self._shared.chance()))
+            self._plan(now + probe(chance))
 
     def _end_leftover(self, leftover: Group | None) -> Ending | None:
         """End what an agent before this one, or this one before the file came back, left running."""

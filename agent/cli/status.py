@@ -40,11 +40,20 @@ def run(argv: Sequence[str], *, external: bool = False) -> int:
         path = client.socket_path(options.get("--socket"), options.get("--config"), external=external)
         return _print(path, as_json=options.has("--json"), watch=options.has("--watch"))
     except (client.NotRunning, client.AgentError) as error:
+        text, program = str(error), PROGRAM
+        if external:
+            text, program = _of_reporter(text), PROGRAM.replace("agent", "reporter")
         if options.has("--json"):
-            output.print_json({"running": False, "error": str(error)})
+            output.print_json({"running": False, "error": text})
         else:
-            output.fail(PROGRAM, str(error))
+            output.fail(program, text)
         return NOT_RUNNING
+
+
+def _of_reporter(text: str) -> str:
+    """What is said of an agent that does not answer, for an external reporter: it has no unit of ours."""
+    first = text.splitlines()[0].replace("the agent", "the external reporter")
+    return f"{first}\nstart it:        xce-reporter run"
 
 
 def _print(path: str, *, as_json: bool, watch: bool) -> int:

@@ -76,3 +76,8 @@ def test_status_asks_the_reporter_whose_configuration_is_given(site: Site) -> No
     command = [*python("xce.agent.reporter_cli"), "status", "--config", str(external.folder / "agent.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert "licences, pid" in done.stdout, done.stderr
+    external.stop()
+    gone = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert gone.returncode == 3
+    assert gone.stderr.startswith("xce-reporter status: the external reporter is not running")
+    assert gone.stderr.endswith("start it:        xce-reporter run\n")
