@@ -152,6 +152,9 @@ class Claims:
             self._orders.pop(order.binding, None)
             self._put(partial(_release, order=order))
             return
+        if not self._thread.is_alive():  # whatever it held is not known: nothing ends by that
+            self._pending(order, self.fault)
+            return
         self.ends.ordered(order.binding)
         self.holdings.claims[order.binding.id] = order.claim.id
         if self._began is not None and self._began.recovering:

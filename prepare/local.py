@@ -16,13 +16,13 @@ from xce.prepare.child import Errands
 from xce.prepare.csi.helper import HelperClient
 from xce.prepare.errand import opened
 from xce.prepare.mounts import own_directory
+from xce.prepare.orphans import HIERARCHY, TRIAL
 from xce.prepare.step import Node
 
 JOBS = "xce.slice/xce-jobs.service"
 """Where the shipped unit holds the control groups of jobs, below the root of the hierarchy."""
 HOLDER = "holder"
 """The group in it of the process that keeps the unit alive."""
-_TRIAL = ".visible"
 
 
 def node(
@@ -40,6 +40,7 @@ def node(
     """
     seen_by = settings.namespace if namespace is None else namespace
     own_directory(settings.directory)
+    need_version_2(settings)
     groups_here = groups(settings)
     groups_here.enable(groups_here.controllers())  # so that whoever starts jobs can set limits for each
     return Node(
@@ -63,6 +64,28 @@ def helper(settings: Claims) -> HelperClient:
     """The client of the helper for CSI plugins; nothing is started yet."""
     plugins = csi.Plugins(sockets=settings.csi.plugins, registration=settings.csi.registration)
     return HelperClient(plugins, time.monotonic, program=settings.csi.helper)
+
+
+def need_version_2(settings: Claims) -> None:
+    """Where only control groups of version 1 are mounted, mount those of version 2 for ourselves.
+
+    The kernel has them beside the others, without controllers: they hold a job's processes together and carry
+    its device filter. Raises OSError.
+    """
+    if settings.cgroup or any(mount.kind == "cgroup2" for mount in mountinfo.read()):
+        return
+    point = f"{settings.directory}/{HIERARCHY}"
+    attributes = mountapi.MOUNT_ATTR_NOSUID | mountapi.MOUNT_ATTR_NODEV | mountapi.MOUNT_ATTR_NOEXEC
+    try:
+        os.makedirs(point, 0o755, exist_ok=True)
+        with (
+            opened(mountapi.make("cgroup2", {}, attributes=attributes)) as tree,
+            opened(os.open(point, os.O_PATH | os.O_CLOEXEC)) as at,
+        ):
+            mountapi.attach(tree, at)
+    except OSError as error:
+        words = f"no control groups of version 2 are mounted here, and they cannot be: {error.strerror}"
+        raise OSError(error.errno, words) from error
 
 
 def groups(settings: Claims, pid: int | str = "self") -> Cgroup:
@@ -95,7 +118,7 @@ def invisible(directory: str, namespace: int | str) -> str:
         return f"cannot look at the mount namespace of pid {namespace}: {error.strerror}"
     if ours == theirs:
         return ""
-    point = f"{directory}/{_TRIAL}"
+    point = f"{directory}/{TRIAL}"
     try:
         os.makedirs(point, exist_ok=True)
         with opened(mountapi.make("tmpfs", {})) as tree, opened(os.open(point, os.O_PATH)) as at:

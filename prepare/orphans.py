@@ -18,7 +18,7 @@ from xce.prepare.environment import CDI_PREFIX
 from xce.prepare.scratch import directory_of, image_of
 from xce.prepare.step import Csi, Environment, Group, Node, Scratch, Stage, Step
 
-STAGED, TRIAL = ".staged", ".visible"
+STAGED, TRIAL, HIERARCHY = ".staged", ".visible", ".cgroup"
 CSI = paths.FOLDER
 
 
@@ -88,7 +88,7 @@ def _mounts(node: Node, mine: _Owned) -> Iterator[Orphan]:
     root = node.settings.directory
     for mount in reversed(node.mounts()):
         point = mount.point
-        if not point.startswith(f"{root}/") or point in mine.staged:
+        if not point.startswith(f"{root}/") or point in {*mine.staged, f"{root}/{HIERARCHY}"}:
             continue
         if not any(point.startswith(f"{directory}/") for directory in mine.directories):
             kind = "volume" if point.startswith(f"{root}/{CSI}/") else "mount"
@@ -99,7 +99,7 @@ def _directories(node: Node, mine: _Owned) -> Iterator[Orphan]:
     root = node.settings.directory
     for name in _listed(root):
         path = f"{root}/{name}"
-        if name not in {STAGED, TRIAL, CSI} and path not in mine.directories:
+        if name not in {STAGED, TRIAL, HIERARCHY, CSI} and path not in mine.directories:
             yield Orphan("directory", path)
     for name in _listed(f"{root}/{STAGED}"):
         if f"{root}/{STAGED}/{name}" not in mine.staged:

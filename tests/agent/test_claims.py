@@ -294,3 +294,18 @@ def test_c_gpu_06_a_new_prepare_fails_with_the_cause_and_what_is_ready_stays(nod
     node.inventory = msgspec.structs.replace(CARDS, complete=False, instances=CARDS.instances[:1])
     node.claims.ordered(node.prepare("b4", "other"))
     assert "has no inventory of cards yet" in node.until("b4", BindingState.PENDING).note, "it may come"
+
+
+def test_an_order_for_a_machine_that_cannot_serve_claims_says_why_and_ends_nothing(node: Node) -> None:
+    """What its journal holds is not known: nothing may be said to have failed, or to be gone."""
+
+    def make() -> Executor:
+        raise OSError(1, "no control groups of version 2 are mounted here, and they cannot be: no")
+
+    node.end()
+    node.claims = Claims(node.kernel.loop, make, lambda _: CARDS, lambda: None)
+    node.kernel.until(lambda: "no claims are served" in node.claims.fault)
+    node.claims.ordered(node.prepare("b1"))
+    note = node.until("b1", BindingState.PENDING).note
+    assert note.startswith("no claims are served: ")
+    assert "no control groups of version 2" in note

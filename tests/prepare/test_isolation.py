@@ -12,10 +12,11 @@ import pytest
 
 from tests.prepare import machine
 from tests.prepare.world import OTHER, OWN, World, number
-from xce.linux import bpf
+from xce.linux import bpf, mountapi, mountinfo
 from xce.model.claim import Ask, BindingState, Condition, Consumer
 from xce.model.instance import Instance
-from xce.prepare import isolation
+from xce.model.profile import Claims
+from xce.prepare import isolation, local
 from xce.prepare.filter import program_name
 
 pytestmark = pytest.mark.root
@@ -293,3 +294,37 @@ def test_c_gpu_03_the_open_goes_to_the_device_of_the_drivers_number_and_to_no_ot
     paths = [str(finder.dev / f"nvidia{minor}") for minor in (0, 2, 3)]
     assert world.opened(report.binding, *paths) == [DENIED, "ok", DENIED]
     assert f"c {number(behind)} rw" in world.evidence(report.binding, "filter")["rules"]
+
+
+def test_c_dev_03_a_host_with_control_groups_of_version_1_alone_is_served_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """The kernel has those of version 2 beside them; only nobody has mounted them."""
+    command = ["unshare", "-m", sys.executable, "-m", "tests.prepare.version1", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
+    told = msgspec.json.decode(done.stdout)
+    point = f"{tmp_path}/run/.cgroup"
+    assert told.pop("group").startswith(f"{point}/xce-consumer-v1-")
+    assert told == {
+        "state": "ready",
+        "again": ["ready"],
+        "mechanism": "bpf",
+        "opened": ["ok", DENIED],
+        "orphans": [],
+        "ended": "released",
+        "left": False,
+        "mounts": [point],
+    }
+
+
+def test_c_dev_03_where_they_cannot_be_mounted_the_reason_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(mountinfo, "read", lambda *_: [])
+    monkeypatch.setattr(mountapi, "make", refused)
+    with pytest.raises(OSError, match="no control groups of version 2 are mounted here, and they cannot be"):
+        local.need_version_2(Claims(directory=str(tmp_path)))
