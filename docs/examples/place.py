@@ -3,8 +3,9 @@
 
     place.py ipc:///run/xce-broker/broker.sock JOB KIND=COUNT
 
-It takes the first host that is available, held by nobody, and has so many available instances that no other
-claim has. A real controller keeps a mirror (`follow.py`) and many jobs; the orders are the same.
+It takes the first host that is available, takes claims, is held by nobody, and has so many available
+instances that no other claim has. A real controller keeps a mirror (`follow.py`) and many jobs; the orders
+are the same.
 """
 
 import sys
@@ -43,7 +44,11 @@ def main(arguments: list[str]) -> int:
 def choose(client: Client, job: str, kind: str, count: int) -> Place | None:
     """The first host that can take it, with the instances and the generation that they were seen in."""
     mirror = client.snapshot(detail=True)
-    hosts = [key for key, view in mirror.locations.items() if view.state == "available" and not view.holds]
+    hosts = [
+        key
+        for key, view in mirror.locations.items()
+        if view.state == "available" and not view.holds and view.about.get("claims") == "yes"
+    ]
     taken = {
         (view.binding.host, chosen.id)
         for view in client.ask(ClaimsRequest(id="")).bindings.values()
