@@ -70,7 +70,8 @@ class Plugin:
 
     async def _make(self, number: str, call: csi.Call, seconds: float) -> csi.Told:
         try:
-            secrets = credentials.read(getattr(call, "secrets", ""))
+            about = (self.name, str(call.__struct_config__.tag), verbs.volume(call) or "")
+            secrets = await credentials.fetch(getattr(call, "secrets", ""), about, seconds)
         except credentials.CredentialsRefused as error:
             return csi.Told(id=number, outcome=Outcome.NEVER_SENT, message=str(error))
         request = messages.request(call, secrets)

@@ -58,7 +58,8 @@ class CsiVolume(_Section, frozen=True, kw_only=True):
     publish_context: dict[str, str] = {}
     """What the plugin's controller said when the volume was attached to this node."""
     secrets: str = ""
-    """A file of root with mode 0600: a JSON object of texts, read for each call."""
+    """A file of root with mode 0600: a JSON object of texts, read for each call. Or a program that root alone
+    may change, which is run for each call with the plugin, the call and the volume, and prints one."""
 
 
 class Volume(_Section, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """The pure parts: what answers mean, what is hidden, which files and registrations are taken."""
 
+import asyncio
 import base64
 import os
 import typing
@@ -76,6 +77,10 @@ def test_the_longest_secret_is_hidden_first() -> None:
     assert hide("abcdef abc") == f"{HIDDEN} {HIDDEN}"
 
 
+def read(path: str) -> dict[str, str]:
+    return asyncio.run(credentials.fetch(path, (), 5))
+
+
 def secrets_file(folder: Path, text: str, mode: int = 0o600) -> str:
     path = folder / "secrets.json"
     path.write_text(text)
@@ -84,20 +89,20 @@ def secrets_file(folder: Path, text: str, mode: int = 0o600) -> str:
 
 
 def test_secrets_are_read_from_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
-    assert credentials.read(secrets_file(tmp_path, '{"user": "joe"}')) == {"user": "joe"}
-    assert credentials.read("") == {}
+    assert read(secrets_file(tmp_path, '{"user": "joe"}')) == {"user": "joe"}
+    assert read("") == {}
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o601])
 def test_a_file_that_others_could_read_is_refused(tmp_path: Path, mode: int) -> None:
     with pytest.raises(credentials.CredentialsRefused, match="mode 0600"):
-        credentials.read(secrets_file(tmp_path, "{}", mode))
+        read(secrets_file(tmp_path, "{}", mode))
 
 
 def test_a_file_of_another_shape_is_refused_without_its_words(tmp_path: Path) -> None:
     for text in ('{"a": 7}', '["hidden-word"]', "hidden-word", '{"a": "hidden-word'):
         with pytest.raises(credentials.CredentialsRefused) as refused:
-            credentials.read(secrets_file(tmp_path, text))
+            read(secrets_file(tmp_path, text))
         assert "hidden-word" not in str(refused.value)
 
 
@@ -106,7 +111,7 @@ def test_a_link_and_a_pipe_are_no_files_of_secrets(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name in ("link", "pipe", "none"):
         with pytest.raises(credentials.CredentialsRefused):
-            credentials.read(str(tmp_path / name))
+            read(str(tmp_path / name))
 
 
 def info(**fields: object) -> SimpleNamespace:

@@ -9,6 +9,7 @@ In FOLDER are its socket `csi.sock`, the backing directories of volumes `backing
     registry    folder for a registrar's socket; registrar: what it says instead of the truth
     faults      method -> {code, message, delay_s, hang, die: before|after, late_s, times}
     usage, abnormal   what it says of a volume's space and condition; capacity: of its size after it grew
+    secret      what must be the secret `key` of Stage
     source      directory that is bound instead of the backing one
     stage       mount | nothing | below; filesystem: bind | tmpfs | loop
     device      what a block volume is published as, instead of a loop device of its own
@@ -237,6 +238,8 @@ class Plugin:
         self.backing(volume)
         if self.has("wants-context") and not request.volume_context:
             raise GRPCError(Status.INVALID_ARGUMENT, "volume context is missing")
+        if (secret := self.control.get("secret")) and dict(request.secrets) != {"key": secret}:
+            raise GRPCError(Status.UNAUTHENTICATED, "that is not the secret")
         how = "nothing" if block(request) else self.control.get("stage", "mount")
         if how == "mount" and not mounts_at(path):
             self.attach(volume, path)
