@@ -140,12 +140,21 @@ def test_a_blocked_release_names_what_holds_it_and_goes_on_after_its_time() -> N
 
 
 def test_a_release_ends_what_was_under_way() -> None:
-    host = Simulated("bindings: [{prepare_s: 5, release_s: 1}]")
+    host = Simulated("bindings: [{prepare_s: 5, release_s: 9}]")
     host.prepare()
     host.until(2)
     host.release()
     host.until(20)
-    assert host.states() == [(0, "preparing"), (2, "releasing"), (3, "released")]
+    assert host.states() == [(0, "preparing"), (2, "releasing"), (11, "released")]
+
+
+def test_a_reboot_begins_anew_what_was_under_way() -> None:
+    host = Simulated("bindings: [{prepare_s: 5}]")
+    host.prepare()
+    host.until(3)
+    host.start_anew()
+    host.until(20)
+    assert host.states() == [(0, "preparing"), (8, "ready")]
 
 
 def test_a_nodes_rules_are_kept() -> None:
