@@ -98,7 +98,12 @@ def planned(executor: "Executor", asked: Wanted) -> dict[str, Any]:
         found = plan(asked.binding, asked.claim, asked.instances, executor.node.settings)
     except PlanRefused as refused:
         return {"error": f"cannot prepare claim {asked.claim.id!r} here: {refused}"}
-    return {"steps": [steps.describe(step) for step in found], "against": list(_against(executor, asked))}
+    against = list(_against(executor, asked))
+    try:
+        executor.admit(found, asked.binding.id)
+    except PlanRefused as refused:
+        against.append(str(refused))
+    return {"steps": [steps.describe(step) for step in found], "against": against}
 
 
 def _against(executor: "Executor", asked: Wanted) -> Iterator[str]:

@@ -84,7 +84,7 @@ class Books:
         host = entry.order.binding.host
         return At(self.node, entry.id, number, peers, earlier, progress, rollback, entry.words, host)
 
-    def _admit(self, planned: Sequence[Step], binding: str, *, void: bool = True) -> None:
+    def admit(self, planned: Sequence[Step], binding: str, *, void: bool = True) -> None:
         """Nobody may have its volumes in a way that excludes it; raises `PlanRefused`.
 
         `void`: those count too that wait to be planned anew.

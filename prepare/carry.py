@@ -56,7 +56,7 @@ class Carrier(Books):
         order = entry.order
         try:
             planned = plan(order.binding, order.claim, instances, self.node.settings, entry.words)
-            self._admit(planned, entry.id, void=False)
+            self.admit(planned, entry.id, void=False)
         except PlanRefused as error:
             self._move(entry, Event.VOID, boot=self.boot)
             self._move(entry, Event.FAILED, reason=str(error))

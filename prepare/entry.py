@@ -148,9 +148,9 @@ class Entry:
 
     @property
     def wants_words(self) -> bool:
-        """Whether a plugin must be told what the claim's provider says, which no journal has."""
+        """Whether a plugin may be told what the claim's provider says, and nobody here knows that."""
         provided = any(isinstance(work.step, Csi) and work.step.provided for work in self.works)
-        return provided and self.words is None and (self.void or self.phase is Phase.PREPARING)
+        return provided and self.words is None and not self.leaving
 
     def holds(self, number: int) -> Evidence:
         """What a step has given that may still be there: after a reboot little is, until it is done again."""

@@ -147,7 +147,7 @@ class Executor(Carrier):
     ) -> Report:
         try:
             planned = plan(binding, claim, instances, self.node.settings, words)
-            self._admit(planned, binding.id)
+            self.admit(planned, binding.id)
         except PlanRefused as error:
             stone = Tombstone(state=BindingState.FAILED, epoch=epoch, op_id=op_id, reason=str(error))
             self.journal.end(binding.id, stone)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.prepare.csi_world import FLAG, HIDDEN, WORDS, CsiWorld, asked
+from xce.agent import claim_plan
 from xce.model.claim import AccessMode, Ask, BindingState, MountAsk
 from xce.model.profile import CsiVolume, Volume
 from xce.prepare.csi import words
@@ -115,10 +116,24 @@ def test_after_a_restart_the_words_are_asked_for_again_and_what_was_begun_goes_o
     assert not csi.report("b1").wants_words
     calls = csi.plugin.calls("NodePublishVolume")
     assert calls[0] == calls[-1], "the same call"
+    assert csi.release("b1").state is BindingState.RELEASED
+
+
+@root
+def test_what_is_ready_asks_for_the_words_too_and_needs_none(csi: CsiWorld) -> None:
+    """Its provider may have said meanwhile that the volume has grown."""
+    csi.provide(WORDS, binding="b1")
+    assert csi.settled("b1").state is READY
     csi.restart()
     csi.executor.check()
-    assert (csi.report("b1").state, csi.report("b1").wants_words) == (READY, False)
-    assert csi.release("b1").state is BindingState.RELEASED
+    report = csi.report("b1")
+    assert (report.state, report.wants_words, report.note) == (READY, True, "")
+    csi.provide(WORDS | {"capacity_bytes": "4096"}, binding="b1")
+    assert not csi.report("b1").wants_words
+    csi.until(lambda: csi.plugin.calls("NodeExpandVolume"))
+    csi.restart()
+    assert csi.release("b1").state is BindingState.RELEASED, "without them"
+    assert not csi.bind(asked(), binding="b9").wants_words, "whose claim has no provider"
 
 
 @root
@@ -212,6 +227,16 @@ def test_another_way_to_use_a_volume_is_refused_when_it_is_ordered(csi: CsiWorld
     assert first.state is READY
     assert f"in another way, by binding {first.binding}" in refused(csi, asked("flagged"))
     assert csi.bind(asked()).state is READY
+
+
+@root
+def test_a_plan_says_what_would_be_refused(csi: CsiWorld) -> None:
+    first = csi.bind(asked("solo"))
+    binding, claim = csi.order(asked("solo"))
+    shown = claim_plan.planned(csi.executor, claim_plan.Wanted(binding, claim, {}))
+    assert f"binding {first.binding} has it" in shown["against"][0]
+    binding, claim = csi.order(asked())
+    assert claim_plan.planned(csi.executor, claim_plan.Wanted(binding, claim, {}))["against"] == []
 
 
 @root

@@ -168,6 +168,8 @@ def test_a_providers_words_reach_the_plugin_also_after_a_crash_and_stay_in_no_fi
         site.until(lambda: plugin.calls("NodeExpandVolume"))
         shown = ("csi", "volumes", "--json")
         site.until(lambda: json.loads(agent.command(*shown).stdout)[0]["bytes"] == 1048576)
+        head, line = agent.command("csi", "volumes").stdout.splitlines()
+        assert dict(zip(head.split(), line.split(), strict=False))["GROWN"] == "1048576"
         files = [path for path in agent.folder.rglob("*") if path.is_file()]
         files += [path for path in site.folder.rglob("*.log") if path.is_file()]
         assert any(b"vol1" in path.read_bytes() for path in files), "the search reads the journal"
