@@ -141,7 +141,10 @@ class Link:
         elif isinstance(effect, Close):
             self._shut()
         else:
-            self._on_effect(effect)
+            try:
+                self._on_effect(effect)
+            except Exception as error:  # noqa: BLE001 - what comes after it, and the socket, wait for this turn
+                self._loop.on_error(error, self._on_effect)
 
     def _send(self, effect: Send, now: float) -> None:
         message = effect.message
