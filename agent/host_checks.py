@@ -58,6 +58,8 @@ class Needed(NamedTuple):
     number: int
     purpose: str
     for_claims: bool = True
+    grave: bool = True
+    """False: only some volumes want it."""
 
 
 NEEDED = (
@@ -66,7 +68,7 @@ NEEDED = (
     Needed("CAP_SETGID", 6, "reporters cannot run as another user", for_claims=False),
     Needed("CAP_SETUID", 7, "reporters cannot run as another user", for_claims=False),
     Needed("CAP_SYS_ADMIN", 21, "claims with mounts or devices fail"),
-    Needed("CAP_SYS_RESOURCE", 24, "quotas cannot be set", for_claims=True),
+    Needed("CAP_SYS_RESOURCE", 24, "project quotas cannot be set", grave=False),
 )
 """The others of the unit are for single devices and file systems: docs/packaging.md has them all."""
 
@@ -113,7 +115,8 @@ def privileges(settings: AgentFile, agent_pid: int | None = None, proc: str = "/
         )
         return
     for one in missing:
-        level = "warning" if one.for_claims and not settings.claims.enabled else "problem"
+        minor = not one.grave or (one.for_claims and not settings.claims.enabled)
+        level = "warning" if minor else "problem"
         advice = f"systemctl cat {UNIT} shows which CapabilityBoundingSet= leaves it out"
         yield Finding(level, f"the agent lacks {one.name}: {one.purpose}", advice)
     if not missing:

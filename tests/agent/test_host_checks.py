@@ -258,6 +258,8 @@ def test_what_the_running_agent_may_not_do_is_told_with_what_fails_without_it(tm
     assert all("CapabilityBoundingSet" in one.advice for one in bad)
     without = list(host_checks.privileges(AgentFile(), 7, status_of(tmp_path, 0, unable)))
     assert levels(without) == ["problem", "warning"], "no claims, no mounts"
+    (quotas,) = host_checks.privileges(claims, 7, status_of(tmp_path, 0, everything & ~(1 << 24)))
+    assert (quotas.level, "project quotas" in quotas.text) == ("warning", True), "only some volumes have them"
     (user,) = host_checks.privileges(claims, 7, status_of(tmp_path, 1000, 0))
     assert (user.level, "uid 1000" in user.text) == ("warning", True)
 
