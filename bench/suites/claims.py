@@ -1,8 +1,16 @@
-"""Durable claim transitions: an order is answered when it is on the disk (G17, G18)."""
+"""Durable claim transitions: an order is answered when it is on the disk (G17, G18).
 
+Disks of virtual machines hand out credit for writes: after a few thousand syncs each one takes ten times as
+long. So the sides take turns in being first, and each waits until the disk is as fast as it can be; otherwise
+whoever comes after the bare disk, which syncs most, would pay for it.
+"""
+
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench import product
@@ -16,6 +24,8 @@ from bench.suite import Lines, Options, without_verdict
 GOALS = ("G17", "G17.cpu", "G18.etcd", "G18.disk")
 CLIENTS = 64
 _LATE_S = 60.0
+_PROBES, _SLOW = 32, 1.5
+_REST_S, _RESTS = 1.0, 30
 
 Found = dict[str, list[float]]
 
@@ -25,10 +35,13 @@ def run(options: Options) -> Lines:
     seconds = options.pick(3.0, 0.5)
     missing = Etcd().missing() if options.peers else "peers are not wanted"
     found: dict[str, Found] = {"xce": {}, "etcd": {}, "disk": {}}
+    sides, disk = ["xce", "etcd", "disk"] if not missing else ["xce", "disk"], _Disk()
     try:
         for _ in range(options.repetitions):
-            for side in found if not missing else ("xce", "disk"):
+            sides.append(sides.pop(0))
+            for side in sides:
                 with TemporaryDirectory(prefix="xce-bench-") as work:
+                    disk.rest(Path(work))
                     cell = _measure(side, Path(work), seconds)
                 for name, value in cell.items():
                     found[side].setdefault(name, []).append(value)
@@ -61,6 +74,34 @@ def _results(found: dict[str, Found], missing: str) -> Lines:
         floor=figure(disk["one_p50_ms"]),
         unit="ms",
     )
+
+
+class _Disk:
+    """The disk, and how fast it was at its best."""
+
+    def __init__(self) -> None:
+        self._best_s = float("inf")
+
+    def rest(self, directory: Path) -> None:
+        """Wait until the disk is about as fast as it was, but not for ever: it may have got slower."""
+        for _ in range(_RESTS):
+            now_s = _sync_s(directory / "probe")
+            self._best_s = min(self._best_s, now_s)
+            if now_s <= _SLOW * self._best_s:
+                return
+            time.sleep(_REST_S)
+
+
+def _sync_s(path: Path) -> float:
+    """How long a small write takes until it is on the disk, mostly."""
+    took = []
+    with path.open("ab", buffering=0) as file:
+        for _ in range(_PROBES):
+            since = time.perf_counter()
+            file.write(bytes(256))
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - since)
+    return median(took)
 
 
 def _measure(side: str, work: Path, seconds: float) -> dict[str, float]:
