@@ -27,7 +27,10 @@ from xce.broker.store import Damaged, InUse, StoreError, TooNew
 
 STEPS: Sequence[str] = (
     """
-    CREATE TABLE facts (revision INTEGER PRIMARY KEY, body BLOB NOT NULL);
+    CREATE TABLE facts (
+        revision INTEGER PRIMARY KEY, -- of the last fact in the body
+        body BLOB NOT NULL
+    );
     CREATE TABLE answers (
         number INTEGER PRIMARY KEY,  -- in order of arrival; appended, never looked up by op_id
         op_id TEXT NOT NULL,
@@ -38,6 +41,7 @@ STEPS: Sequence[str] = (
     CREATE TABLE trial (filler BLOB NOT NULL);  -- written to see whether writing works again
     INSERT INTO trial VALUES (x'00');
     """,
+    "SELECT 1",  # the tables stay: from here on a row may have several facts or answers, see sqlite.py
 )
 """Step n takes the schema from version n to n + 1. Add steps; never change one that was released."""
 

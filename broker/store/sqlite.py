@@ -3,6 +3,9 @@
 `SqliteStore` is the loop's side: a queue in, outcomes out, nothing that blocks. `_Recorder` is the thread's
 side and owns the connection that writes. Which files there are, and whether they are whole, is `files.py`'s.
 
+A row of `facts` is one fact, or the list of those of one batch, because many rows cost more than all else. A
+row of `answers` is one answer, or, without an op_id, the list of those of one batch.
+
 A commit that fails is rolled back whole and the same connection goes on. After an I/O error in the sync
 itself a transaction that was reported as not recorded can be found recorded if the machine dies right then;
 the caller's op_id makes asking again safe in both cases.
@@ -18,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +35,8 @@ IDLE_S = 60.0
 READ_S = 10.0
 LARGEST_INSERT = 256
 TRIM_EVERY = 1000
+_LISTS = frozenset(bytes([head]) for head in (*range(0x90, 0xA0), 0xDC, 0xDD))
+"""Heads of MessagePack arrays."""
 
 
 class _Item(NamedTuple):
@@ -38,8 +44,14 @@ class _Item(NamedTuple):
 
     token: int
     generation: int
+    revisions: list[int]
+    """Of its facts."""
     facts: list[tuple[int, bytes]]
-    answers: dict[str, Answer]
+    """Rows."""
+    answers: int
+    """How many."""
+    answer: tuple[str, str, bytes]
+    """One row with all of them."""
     since: float
     checkpoint: int
     """Facts before this revision are not needed any more; 0: all are."""
@@ -105,13 +117,31 @@ class SqliteStore:
         """See `Store.submit`."""
         if len(self._waiting) >= self._room or self._closed:
             return False
-        encode = self._encoder.encode
-        facts = [(fact.revision, encode(fact)) for fact in batch.facts]
-        marks = [fact.revision for fact in batch.facts if isinstance(fact.change, Checkpoint)]
+        revisions = [fact.revision for fact in batch.facts]
+        mark = max((one.revision for one in batch.facts if isinstance(one.change, Checkpoint)), default=0)
+        item = _Item(
+            token=token,
+            generation=self._generation,
+            revisions=revisions,
+            facts=self._fact_rows(batch.facts, one_by_one=bool(mark)),
+            answers=len(batch.answers),
+            answer=self._answer_row(batch.answers),
+            since=time.monotonic(),
+            checkpoint=mark,
+        )
         self._waiting.append(token)
-        since = time.monotonic()
-        self._inbox.put(_Item(token, self._generation, facts, batch.answers, since, max(marks, default=0)))
+        self._inbox.put(item)
         return True
+
+    def _fact_rows(self, facts: list[Fact], *, one_by_one: bool) -> list[tuple[int, bytes]]:
+        """Beside a checkpoint each fact has its own row, so that those before it can go."""
+        if len(facts) > 1 and not one_by_one:
+            return [(facts[-1].revision, self._encoder.encode(facts))]
+        return [(fact.revision, self._encoder.encode(fact)) for fact in facts]
+
+    def _answer_row(self, answers: dict[str, Answer]) -> tuple[str, str, bytes]:
+        rows = [(op_id, digest, answer) for op_id, (digest, answer) in answers.items()]
+        return rows[0] if len(rows) == 1 and rows[0][0] else ("", "", self._encoder.encode(rows))
 
     def fileno(self) -> int:
         """See `Store.fileno`."""
@@ -196,7 +226,7 @@ class SqliteStore:
         """The items before the first one whose revisions do not follow, and what is wrong with that one."""
         last = self._recorder.revision
         for index, item in enumerate(items):
-            for revision, _ in item.facts:
+            for revision in item.revisions:
                 if revision != last + 1:
                     return items[:index], f"internal error: fact {revision} does not follow {last}"
                 last = revision
@@ -238,13 +268,12 @@ class _Recorder:
         checkpoint = 0
         for item in items:
             checkpoint = max(checkpoint, item.checkpoint)
-            if item.facts:
-                revision = item.facts[-1][0]
-                for row in item.facts:
-                    facts.extend(row)
-            for op_id, (digest, answer) in item.answers.items():
-                number += 1
-                answers.extend((number, op_id, digest, answer, revision))
+            for row in item.facts:
+                revision = row[0]
+                facts.extend(row)
+            if item.answers:
+                number += item.answers
+                answers.extend((number, *item.answer, revision))
         with self._transaction():
             self._insert("facts", 2, facts)
             self._insert("answers", 5, answers)
@@ -266,7 +295,7 @@ class _Recorder:
             self._connection.execute("UPDATE trial SET filler = randomblob(65536)")
 
     def read(self) -> tuple[list[tuple[int, bytes]], list[tuple[str, str, bytes]]]:
-        """All facts by revision, and the newest answers, newest first."""
+        """All rows of facts by revision, and the newest answers, newest first."""
         if not self._alone.acquire(timeout=READ_S):
             raise StoreError(f"cannot read {self._place.base}: the disk did not answer within {READ_S:g} s")
         try:
@@ -274,7 +303,8 @@ class _Recorder:
                 execute = self._connection.execute
                 facts = execute("SELECT revision, body FROM facts ORDER BY revision").fetchall()
                 newest = "SELECT op_id, digest, answer FROM answers ORDER BY number DESC LIMIT ?"
-                return facts, execute(newest, (self._keep_answers,)).fetchall()
+                rows = execute(newest, (self._keep_answers,)).fetchall()
+                return facts, list(islice(_answers(rows), self._keep_answers))
         finally:
             self._alone.release()
 
@@ -322,6 +352,16 @@ def _insertion(table: str, columns: int, rows: int) -> str:
     return f"INSERT INTO {table} VALUES {','.join([row] * rows)}"  # noqa: S608 - no data in it
 
 
+def _answers(rows: Iterable[tuple[str, str, bytes]]) -> Iterator[tuple[str, str, bytes]]:
+    """The answers in rows, all newest first."""
+    decode = msgspec.msgpack.Decoder(list[tuple[str, str, bytes]]).decode
+    for op_id, digest, answer in rows:
+        if op_id:
+            yield op_id, digest, answer
+        else:
+            yield from reversed(decode(answer))
+
+
 def facts_of(copy: Path) -> list[Fact]:
     """The facts in a backup, which is checked. Raises `StoreError`."""
     with files.reading(copy) as connection:
@@ -331,24 +371,28 @@ def facts_of(copy: Path) -> list[Fact]:
 
 def _decoded(base: Path, rows: list[tuple[int, bytes]]) -> list[Fact]:
     """The facts of all rows, checked: revisions without a gap in keys and bodies, from 1 or a checkpoint."""
-    decode = msgspec.msgpack.Decoder(Fact).decode
+    one, several = msgspec.msgpack.Decoder(Fact).decode, msgspec.msgpack.Decoder(list[Fact]).decode
     facts: list[Fact] = []
-    revision = 0
-    first = rows[0][0] if rows else 1
+    following, key = 1, 0
     try:
-        if first != 1 and not isinstance(decode(rows[0][1]).change, Checkpoint):
-            raise files.damaged(base, "fact 1 is missing")
-        for revision, (key, body) in enumerate(rows, first):
-            fact = decode(body)
-            if fact.revision != revision or key != revision:
-                found = "is missing" if key > revision else f"is recorded as {fact.revision}"
-                raise files.damaged(base, f"fact {revision} {found}")
-            facts.append(fact)
+        for key, body in rows:
+            group = several(body) if body[:1] in _LISTS else [one(body)]
+            first = key - len(group) + 1
+            if not facts and isinstance(group[0].change, Checkpoint):
+                following = first
+            if first != following:
+                found = "is missing" if first > following else "is recorded twice"
+                raise files.damaged(base, f"fact {min(first, following)} {found}")
+            for revision, fact in enumerate(group, first):
+                if fact.revision != revision:
+                    raise files.damaged(base, f"fact {revision} is recorded as {fact.revision}")
+            facts += group
+            following = key + 1
     except msgspec.ValidationError as error:
         raise TooNew(
-            f"cannot read {base}: fact {revision} is of a kind that this version does not know ({error}); "
+            f"cannot read {base}: fact {key} is of a kind that this version does not know ({error}); "
             "start the newer version of the broker"
         ) from error
     except msgspec.DecodeError as error:
-        raise files.damaged(base, f"fact {revision} cannot be read ({error})") from error
+        raise files.damaged(base, f"fact {key} cannot be read ({error})") from error
     return facts

@@ -248,6 +248,9 @@ def test_files_are_for_the_owner_alone(store: SqliteStore, tmp_path: Path) -> No
 # --------------------------------------------------------------------------------------------- damage
 
 
+ALONE, PAIRS = [[1], [2], [3], [4]], [[1, 2], [3, 4], [5, 6]]
+
+
 def filled(directory: Path, count: int = 200) -> None:
     store = SqliteStore(directory)
     put(store, *range(1, count + 1))
@@ -340,22 +343,57 @@ def test_starting_empty_does_nothing_to_a_whole_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
+    ("batches", "damage", "words"),
     [
-        ("DELETE FROM facts WHERE revision = 3", "fact 3 is missing"),
-        ("DELETE FROM facts WHERE revision < 3", "fact 1 is missing"),
-        ("UPDATE facts SET body = (SELECT body FROM facts WHERE revision = 2) WHERE revision = 3", "as 2"),
-        ("UPDATE facts SET body = x'81' WHERE revision = 3", "fact 3 cannot be read"),
+        (ALONE, "DELETE FROM facts WHERE revision = 3", "fact 3 is missing"),
+        (ALONE, "DELETE FROM facts WHERE revision < 3", "fact 1 is missing"),
+        (
+            ALONE,
+            "UPDATE facts SET body = (SELECT body FROM facts WHERE revision = 2) WHERE revision = 3",
+            "as 2",
+        ),
+        (ALONE, "UPDATE facts SET body = x'81' WHERE revision = 3", "fact 3 cannot be read"),
+        (PAIRS, "DELETE FROM facts WHERE revision = 4", "fact 3 is missing"),
+        (PAIRS, "DELETE FROM facts WHERE revision = 2", "fact 1 is missing"),
+        (
+            PAIRS,
+            "UPDATE facts SET body = (SELECT body FROM facts WHERE revision = 2) WHERE revision = 4",
+            "as 1",
+        ),
+        (PAIRS, "UPDATE facts SET revision = 3 WHERE revision = 4", "fact 2 is recorded twice"),
+        (PAIRS, "UPDATE facts SET body = x'92' WHERE revision = 4", "fact 4 cannot be read"),
     ],
 )
-def test_a_row_that_does_not_fit_is_named_when_loading(tmp_path: Path, damage: str, words: str) -> None:
-    filled(tmp_path, 4)
+def test_a_row_that_does_not_fit_is_named_when_loading(
+    tmp_path: Path, batches: list[list[int]], damage: str, words: str
+) -> None:
+    store = SqliteStore(tmp_path)
+    for batch in batches:
+        put(store, *batch)
+    assert store.close(10)
     with sqlite3.connect(tmp_path / "facts.db") as connection:
         connection.execute(damage)
     connection.close()
     store = SqliteStore(tmp_path)
     with pytest.raises(Damaged, match=words):
         store.load()
+    assert store.close(10)
+
+
+def test_a_store_with_a_row_for_each_fact_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    """As the first version of the schema has them."""
+    store = SqliteStore(tmp_path, steps=files.STEPS[:1])
+    for number in (1, 2, 3):
+        put(store, number)
+    assert store.close(10)
+    store = SqliteStore(tmp_path)
+    assert revisions(store) == [1, 2, 3]
+    assert put(store, 4, 5, 6).error is None
+    assert store.close(10)
+    with pytest.raises(TooNew, match="it has schema 2, this version knows up to 1"):
+        SqliteStore(tmp_path, steps=files.STEPS[:1])
+    store = SqliteStore(tmp_path)
+    assert revisions(store) == [1, 2, 3, 4, 5, 6]
     assert store.close(10)
 
 
@@ -390,24 +428,24 @@ def test_a_kind_of_change_from_the_future_is_refused_in_words(tmp_path: Path) ->
 
 
 def test_an_older_schema_is_brought_up_by_its_steps_and_a_newer_one_refused(tmp_path: Path) -> None:
-    filled(tmp_path, 3)
+    filled(tmp_path, 1)
     newer = [*files.STEPS, "ALTER TABLE facts ADD COLUMN note TEXT", "CREATE TABLE third (x)"]
     store = SqliteStore(tmp_path, steps=newer)
-    assert revisions(store) == [1, 2, 3]
+    assert revisions(store) == [1]
     assert store.close(10)
     with sqlite3.connect(tmp_path / "facts.db") as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
-        assert connection.execute("SELECT note FROM facts").fetchall() == [(None,)] * 3
+        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+        assert connection.execute("SELECT note FROM facts").fetchall() == [(None,)]
     connection.close()
     before = (tmp_path / "facts.db").read_bytes()
-    with pytest.raises(TooNew, match="it has schema 3, this version knows up to 1"):
+    with pytest.raises(TooNew, match="it has schema 4, this version knows up to 2"):
         SqliteStore(tmp_path, start_empty=True)
     assert (tmp_path / "facts.db").read_bytes() == before
 
 
 def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
     filled(tmp_path, 3)
-    with pytest.raises(StoreError, match=r"cannot bring the store to schema 2: .*left at schema 1"):
+    with pytest.raises(StoreError, match=r"cannot bring the store to schema 3: .*left at schema 2"):
         SqliteStore(tmp_path, steps=[*files.STEPS, "CREATE TABLE half (x); SELECT no_such_function()"])
     store = SqliteStore(tmp_path)
     assert revisions(store) == [1, 2, 3]
