@@ -50,14 +50,14 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert broken_links(document) == ["b.md", "#three"]
 
 
-def test_every_decision_is_in_the_index_under_its_title() -> None:
+def test_every_decision_is_in_the_index_under_its_title_and_in_its_place() -> None:
     folder = tree.ROOT / "docs/decisions"
     wanted = {
         f"- [{path.name[:4]}]({path.name}) {path.read_text().splitlines()[0].removeprefix('# ')}"
         for path in folder.glob("[0-9]*.md")
     }
-    listed = {line for line in (folder / "README.md").read_text().splitlines() if line.startswith("- ")}
-    assert listed == wanted
+    listed = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("- ")]
+    assert listed == sorted(wanted)
 
 
 def commands(text: str) -> set[tuple[str, str]]:
