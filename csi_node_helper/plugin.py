@@ -43,6 +43,8 @@ class Plugin:
         self._queues: dict[str, _Queue] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._looking = asyncio.Lock()
+        self._doubt = asyncio.Event()
+        """A call has shown that it may not be there any more."""
 
     # ----------------------------------------------------------------------------------------------- calls
 
@@ -79,6 +81,8 @@ class Plugin:
         try:
             answer = await self.connection.call(messages.METHODS[type(call)], request, seconds)
         except CallFailed as error:
+            if error.code == 0:  # nothing that it has said itself
+                self._doubt.set()
             message = self.redact(error.message)[:_MESSAGE]  # a secret that is cut would not be known
             return csi.Told(id=number, outcome=error.outcome, code=error.code, message=message)
         told = messages.told(number, answer)
@@ -87,15 +91,18 @@ class Plugin:
     # ---------------------------------------------------------------------------------------- what it says
 
     async def watch(self) -> None:
-        """Ask it anew when its socket is another file, when it was not well, and now and then."""
+        """Ask it anew when its socket is another file, when it was or may be not well, and now and then."""
         pause, looked_at = _AGAIN_S, None
         while True:
+            self._doubt.clear()
             looked_at = self.connection.file()
             await self.look(verbs.DEADLINES_S[csi.Look])
             well = self.seen.asked and self.seen.ready and not self.seen.problem
             pause = _REGULARLY_S if well else min(_AGAIN_MOST_S, pause * 2)
             waited = 0.0
-            while waited < pause and self.connection.file() == looked_at:
+            while (
+                waited < pause and self.connection.file() == looked_at and not (well and self._doubt.is_set())
+            ):
                 await asyncio.sleep(_TICK_S)
                 waited += _TICK_S
             if waited < pause or well:

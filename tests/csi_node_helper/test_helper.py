@@ -98,6 +98,16 @@ def test_a_plugin_that_was_restarted_is_found_by_its_new_socket(world: World) ->
     assert world.seen(version="8").abilities == [2]
 
 
+def test_a_plugin_that_has_died_beside_its_socket_is_seen_at_the_next_call(world: World) -> None:
+    """Its file is the same as before, so only a call can tell."""
+    world.seen(ready=True)
+    world.plugin.stop()
+    assert world.call(world.stage()).outcome is Outcome.NEVER_SENT
+    assert "cannot connect" in world.seen(ready=False).problem
+    world.plugin.start()
+    world.seen(ready=True)
+
+
 def test_a_deadline_ends_the_waiting_and_not_the_work(world: World) -> None:
     """The mount appears after the deadline; until then the volume is busy, and then the call is OK."""
     world.plugin.control(faults={"NodeStageVolume": {"delay_s": 0.6, "times": 1}})

@@ -453,6 +453,18 @@ def test_an_unstage_that_was_interrupted_goes_on_after_a_restart(csi: CsiWorld) 
     assert csi.leftovers() == []
 
 
+def test_a_release_that_a_reboot_interrupts_goes_on(csi: CsiWorld) -> None:
+    """Its mounts are gone with the boot; whether the plugin holds more than those, only the plugin knows."""
+    binding = ready(csi)
+    csi.plugin.stop()
+    csi.executor.release(op_id="end", epoch=1, binding=binding)
+    csi.until(lambda: "plugin fake, unpublish" in csi.report(binding).note)
+    csi.reboot()
+    csi.until(lambda: csi.report(binding).state is RELEASED, 20)
+    assert csi.rpcs()[-2:] == ["unpublish", "unstage"]
+    assert csi.leftovers() == []
+
+
 def test_volumes_that_bindings_have_are_no_orphans_and_others_are_not_just_unmounted(csi: CsiWorld) -> None:
     csi.plugin.control(stage="below")
     binding = ready(csi)

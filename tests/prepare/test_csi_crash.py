@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.csi_node_helper.world import Plugin
-from tests.prepare.csi_world import CsiWorld, asked
+from tests.prepare.csi_world import SIZE, WORDS, CsiWorld, asked
 from tests.prepare.test_crash_matrix import Point, Watch
 from tests.prepare.world import World
 from xce.model.claim import BindingState
+from xce.prepare.csi.survey import in_use
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 READY, RELEASED = BindingState.READY, BindingState.RELEASED
@@ -34,6 +35,16 @@ def release(csi: CsiWorld) -> None:
     csi.until(lambda: csi.report("b1").state is RELEASED)
 
 
+def provide(csi: CsiWorld) -> None:
+    csi.provide(WORDS, binding="b1")
+    csi.settled("b1")
+
+
+def grow(csi: CsiWorld) -> None:
+    csi.provide(WORDS | {"capacity_bytes": str(SIZE)}, binding="b1")
+    csi.until(lambda: next(iter(in_use(csi.executor))).bytes == SIZE)
+
+
 def nothing(csi: CsiWorld) -> None:
     """The node is new."""
 
@@ -44,14 +55,14 @@ SCENARIOS: dict[str, tuple[Act, Act, BindingState]] = {
     "release": (prepare, release, RELEASED),
     "prepare a device": (nothing, prepare_device, READY),
     "release a device": (prepare_device, release, RELEASED),
+    "grow": (provide, grow, READY),
 }
-
-
 PASSED = {
     "prepare": {"csi.staged", "csi.published"},
     "release": {"csi.unpublished", "csi.unstaged"},
     "prepare a device": {"block.point-made", "block.mounted", "filter.attached"},
     "release a device": {"block.before-undo", "filter.before-undo"},
+    "grow": {"csi.tended.before-write", "csi.tended.after-write"},
 }
 """Without these the scenario is not what it says."""
 
@@ -95,6 +106,8 @@ def test_c_csi_05_killed_at_every_point_it_goes_on_by_itself(
         try:
             with closing(CsiWorld(place, group, plugin=plugin)) as csi:
                 csi.until(lambda csi=csi: csi.report("b1").state is end)  # type: ignore[misc]
+                if name == "grow":
+                    grow(csi)
                 if end is READY:
                     assert len(csi.at(csi.target())) == 1
                     if "device" in name:
