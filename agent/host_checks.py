@@ -248,8 +248,22 @@ def csi(settings: AgentFile) -> Findings:
         missing.append(("registration", claims.csi.registration))
     for what, path in missing:
         yield Finding("warning", f"{what}: there is no {path}", "start the plugin, or correct `claims.csi`")
-    if not missing:
+    if claims.csi.registration and (who := _others(claims.csi.registration)):
+        text = f"{claims.csi.registration} {who}: whoever puts a socket there mounts for jobs as root"
+        yield Finding("problem", text, f"chown root {claims.csi.registration}; chmod go-w it")
+    elif not missing:
         yield Finding("ok", f"{len(claims.csi.plugins)} CSI plugins in agent.yaml; the helper is there")
+
+
+def _others(path: str) -> str:
+    """Who but root may write in a directory; '' for nobody."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    if found.st_uid not in {0, os.geteuid()}:
+        return f"belongs to uid {found.st_uid}"
+    return "can be written by others" if found.st_mode & 0o022 else ""
 
 
 def _is_socket(path: str) -> bool:

@@ -105,11 +105,13 @@ def _list(helper: HelperClient, claims: Claims, *, as_json: bool) -> int:
             (
                 *(one.plugin, "available" if one.ready else "problem", one.version, one.node_id),
                 "" if one.max_volumes is None else str(one.max_volumes),
-                *(one.socket, one.problem),
+                *(one.socket, "yes" if one.registered else "", one.problem),
             )
             for one in found
         ]
-        output.table(("PLUGIN", "STATE", "VERSION", "NODE", "VOLUMES", "SOCKET", "PROBLEM"), rows)
+        output.table(
+            ("PLUGIN", "STATE", "VERSION", "NODE", "VOLUMES", "SOCKET", "REGISTERED", "PROBLEM"), rows
+        )
     else:
         print("no CSI plugins (agent.yaml: claims.csi)")
     missing = set(claims.csi.plugins) - {one.plugin for one in found}

@@ -5,6 +5,7 @@ of local disks and of directories. What is printed is what a profile of agent.ya
 """
 
 import json
+import os
 
 import msgspec
 
@@ -40,7 +41,7 @@ def create(helper: HelperClient, seen: Seen, name: str, options: Options) -> int
         required_bytes=size(options.get("--size", "0")),
         parameters=dict(_pair(text) for text in options.all(PARAMETER)),
         topology=seen.topology if near else {},
-        secrets=options.get("--secrets"),
+        secrets=_file(options.get("--secrets")),
     )
     told = _answer(helper, seen.plugin, call)
     if told is None or told.outcome is not Outcome.OK or not told.volume:
@@ -67,7 +68,7 @@ def delete(helper: HelperClient, seen: Seen, volume: str, claims: Claims, option
     if problem := unable(seen) or in_use(claims, seen.plugin, volume):
         output.fail(PROGRAM, f"cannot delete volume {volume}: {problem}")
         return TROUBLE
-    told = _answer(helper, seen.plugin, csi.Delete(volume=volume, secrets=options.get("--secrets")))
+    told = _answer(helper, seen.plugin, csi.Delete(volume=volume, secrets=_file(options.get("--secrets"))))
     if told is None or told.outcome is not Outcome.OK:
         words = told.message or str(told.outcome) if told else "no answer"
         output.fail(PROGRAM, f"cannot delete volume {volume}: {words}")
@@ -108,6 +109,11 @@ def size(text: str) -> int:
     if unit not in _UNITS or not number.isdecimal():
         raise UsageError(f"--size must be a number of bytes, or one with k, m, g or t, not {text!r}")
     return int(number) * _UNITS[unit]
+
+
+def _file(path: str) -> str:
+    """Absolute: the helper has another current directory."""
+    return os.path.abspath(path) if path else ""
 
 
 def _access(text: str) -> AccessMode:

@@ -236,6 +236,9 @@ def test_csi_is_looked_at_where_there_are_plugins(tmp_path: Path) -> None:
         ("warning", "plugin a"),
         ("warning", "registration"),
     ]
+    tmp_path.chmod(0o777)
+    (open_to_all,) = found("/bin/true", registration=str(tmp_path))
+    assert (open_to_all.level, "can be written by others" in open_to_all.text) == ("problem", True)
 
 
 def status_of(tmp_path: Path, uid: int, capabilities: int) -> str:

@@ -110,5 +110,16 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
         csi_create.size(text)
 
 
+def test_a_file_is_found_where_the_command_is_given(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The helper has another current directory."""
+    secrets(world)
+    monkeypatch.chdir(world.folder)
+    world.plugin.control(controller=[1])
+    assert run(world, "delete", "fake", "gone", "--secrets", "secrets.json") == 0, capsys.readouterr().err
+    assert world.plugin.calls("DeleteVolume")[0]["secrets"] is True
+
+
 def test_sizes_are_bytes() -> None:
     assert [csi_create.size(text) for text in ("0", "512", "1k", "2G")] == [0, 512, 1024, 2 << 30]

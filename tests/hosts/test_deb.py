@@ -57,6 +57,8 @@ def test_the_helpers_files_move_to_its_own_package_and_back(host: Host) -> None:
     dpkg(host, "-i", "/packages/older/*.deb")
     dpkg(host, "-i", "/packages/*.deb")
     assert NOW in host.must("xce-csi-node-helper", "--version")
+    recommended = host.must("sh", "-c", "dpkg-deb -f /packages/xce-agent_*.deb Recommends").strip()
+    assert recommended == f"xce-csi-node-helper (= {NOW})"
     assert "xce-csi-node-helper:" in host.must("dpkg", "-S", "/usr/lib/xce/site/grpclib")
     dpkg(host, "-r", "xce-csi-node-helper")
     host.must("xce-agent", "--help")

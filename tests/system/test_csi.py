@@ -17,7 +17,7 @@ from tests.project import tree
 from tests.system.harness import AgentProgram, Site
 from tests.system.test_claims import bindings_of, ended, node
 from xce.broker.client import Client
-from xce.linux import mountinfo
+from xce.linux import mountinfo, proc
 from xce.model import message as m
 from xce.model.claim import Ask, BindingState, Claim, Consumer, MountAsk
 
@@ -73,7 +73,7 @@ def test_the_scenarios_in_a_namespace_where_pid_1_sees_our_mounts() -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
+    assert "5 passed" in done.stdout
 
 
 @pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
@@ -240,3 +240,27 @@ def test_known_secrets_are_in_no_log_journal_process_or_message_of_a_whole_run(
         assert any("xce-csi-node-helper" in text for place, text in found.items() if "process" in place)
         for word in (SECRET, "battery-staple", base64.b64encode(SECRET.encode()).decode()):
             assert [place for place, text in found.items() if word in text] == []
+
+
+@pytest.mark.skipif(INSIDE not in os.environ, reason="run by the test above")
+def test_a_plugin_that_registers_is_taken_before_anybody_claims_a_volume(site: Site, plugin: Plugin) -> None:
+    agent = csi_node(site, plugin)
+    claims = agent.settings["claims"]
+    registry = plugin.folder / "registry"
+    registry.mkdir()
+    claims["csi"] = {"registration": str(registry), "helper": claims["csi"]["helper"]}
+    claims["profiles"]["default"]["volumes"]["shared"]["csi"]["plugin"] = "fake.xce.example"
+    plugin.stop()
+    plugin.control(registry=str(registry))
+    site.broker.start()
+    agent.start()
+    site.until(lambda: site.snapshot().locations["host:node1"].state == "available")
+    helpers = [one for one in proc.processes() if one.name == "xce-csi-helper" and one.state != "Z"]
+    assert helpers == [], "nobody has registered: its memory is saved"
+    plugin.start()
+    site.until(lambda: plugin.calls("NotifyRegistrationStatus"))
+    assert plugin.calls("NotifyRegistrationStatus")[-1]["plugin_registered"] is True
+    with site.client() as client:
+        binding = bound(client, "one")
+        client.ask(m.ClaimRelease(id="", claim="one"))
+        ended(site, client, binding)
