@@ -25,6 +25,7 @@ ARGUMENTS = {
     "hold": ["host:node1", "--reason", "fan"],
     "claim": ["list"],
     "quarantine": ["list"],
+    "provide": ["/dev/null", "--name", "store"],
 }
 ASKING = [name for name in COMMANDS if name not in {"run", "doctor", "backup", "restore", "export", "join"}]
 Output = pytest.CaptureFixture[str]
