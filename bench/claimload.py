@@ -76,7 +76,7 @@ def on_xce(path: str, clients: int, seconds: float) -> Times:
 
     def give(socket: "zmq.Socket[bytes]", number: int) -> None:
         step = turn[socket]
-        name = f"bench-{number}-{step // 2}"
+        name = f"bench-{clients}-{number}-{step // 2}"  # no other run on this broker has asked for it
         order = (
             ClaimCreate(id=f"{name}-c", claim=claim_of(name))
             if step % 2 == 0
