@@ -77,6 +77,7 @@ _TABLE = (
     _at_most("G26", "claim of 11 device rules and a mount made true, on disk, against `runc run`", 0.2, 0.05),
     _at_most("G26.job", "8 GPUs, 8 NICs, 2 mounts, scratch made and taken back, against `crun run`", 1, 0.5),
     _at_most("G26.calls", "the same against its bare system calls, in memory", math.inf, 10),
+    _at_most("G26.slow", "8 claims at once from a file server that takes 0.2 s, against one", 4, 1.5),
     _at_most("G27", "the claim of G26 with its journal in memory", 2, 0.4, "ms"),
     _at_most("G28", "broker CPU per delta at 100 watchers, against 1 watcher", 30, 15),
     _at_most("G29", "ingest at 100,000 hosts, against 1,000 hosts", 2.5, 1.8),

@@ -6,10 +6,15 @@ SIDE `xce`: the product's executor, its journal in DIRECTORY. `bare`: the same g
 scratch by system calls alone, nothing written down or read back. `crun`, `runc`: a container with the same
 device rules and mounts is run and deleted. LARGE 0: eleven device rules and a read-only bind mount. LARGE 1:
 eight GPUs, eight NICs, two bind mounts, scratch. It says one line: milliseconds, the median of TIMES.
+
+SIDE `slow`: claims with a mount from a file server that takes 0.2 s to answer, one alone and eight at once.
 """
 
+import itertools
 import json
 import os
+import resource
+import select
 import shutil
 import stat
 import statistics
@@ -20,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.children import say
+from tests.linux.hangfs import HangingMount
 from xce.linux import bpf, cgroup, mountapi, mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.model.claim import Ask, Binding, BindingState, Chosen, Claim, Consumer, InstanceAsk, MountAsk
@@ -33,6 +39,18 @@ _BASE = [f"c {numbers} rwm" for numbers in ("1:3", "1:5", "1:7", "1:8", "1:9", "
 _SMALL = [(195, 0), (195, 1), (195, 255), (511, 0), (511, 1)]
 _LARGE = [(195, minor) for minor in range(8)] + [(231, 192 + number) for number in range(8)]
 _LATE_S = 20.0
+_SLOW_S, _AT_ONCE = 0.2, 8
+_NO_LIMIT = """
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int setrlimit(__rlimit_resource_t what, const struct rlimit *limit)
+{
+    return what == RLIMIT_MEMLOCK ? 0 : syscall(SYS_prlimit64, 0, what, limit, 0);
+}
+"""
+"""crun raises the limit of locked memory before it loads a filter, which needs a capability more than the
+filter does on kernels that charge it to the control group (5.11)."""
 _HIERARCHY = "/sys/fs/cgroup"
 
 Make = Callable[[int], tuple[float, float]]
@@ -67,12 +85,12 @@ class Job:
         )
 
 
-def product(job: Job) -> Make:
-    """The executor, as the agent drives it."""
+def _executor(job: Job) -> Executor:
+    volumes = {name: Volume(path=str(job.work / name)) for name in job.mounts}
     profile = Profile(
         devices=_BASE,
         device_paths=[f"{job.work}/dev/*"],
-        volumes={name: Volume(path=str(job.work / name)) for name in job.mounts},
+        volumes=volumes | {"slow": Volume(path=str(job.work / "slow"))},
         scratch={"memory": ScratchRoot()},
     )
     settings = Claims(
@@ -82,8 +100,12 @@ def product(job: Job) -> Make:
         namespace="self",
         profiles={"default": profile},
     )
-    node = local.node(settings)
-    executor = Executor(Journal(str(job.work / "state")), node, "boot")
+    return Executor(Journal(str(job.work / "state")), local.node(settings), "boot")
+
+
+def product(job: Job) -> Make:
+    """The executor, as the agent drives it."""
+    executor = _executor(job)
     cards = {
         path: Instance(id=Path(path).name, kind="card", attributes={"device_files": [path]})
         for path in job.files
@@ -117,6 +139,45 @@ def product(job: Job) -> Make:
         return (ready - start) * 1e3, (time.perf_counter() - ready) * 1e3
 
     return make
+
+
+def slow(job: Job, times: int) -> tuple[float, float]:
+    """Milliseconds until a claim with a slow mount is ready, and until eight that come at once are."""
+    (job.work / "slow").mkdir()
+    server = HangingMount(job.work / "slow", after=_SLOW_S)
+    executor, numbers = _executor(job), itertools.count()
+    claim = Claim(
+        id="c",
+        owner="root",
+        ask=Ask(mounts=[MountAsk(name="x", source="slow", subdirectory="a", read_only=True)]),
+    )
+
+    def until(state: BindingState | None) -> None:
+        end = time.monotonic() + _LATE_S
+        while executor.entries and {report.state for report in executor.reports()} != {state}:
+            wait = executor.advance()
+            select.select([executor.node.errands.fileno()], [], [], min(wait or 0, 0.05))
+            if time.monotonic() > end:
+                raise RuntimeError(f"not {state}: {executor.reports()}")
+
+    def make(count: int) -> float:
+        start = time.perf_counter()
+        for name in [f"b{next(numbers)}" for _ in range(count)]:
+            binding = Binding(id=name, claim="c", host="here", consumer=Consumer(name=name, user="root"))
+            executor.prepare(op_id=name, epoch=1, binding=binding, claim=claim, instances={})
+        until(BindingState.READY)
+        took = (time.perf_counter() - start) * 1e3
+        for name in list(executor.entries):
+            executor.release(op_id=f"end-{name}", epoch=1, binding=name)
+        until(None)
+        return took
+
+    try:
+        make(_AT_ONCE)  # the children are there
+        found = [(make(1), make(_AT_ONCE)) for _ in range(times)]
+    finally:
+        server.release()
+    return statistics.median(one for one, _ in found), statistics.median(all_ for _, all_ in found)
 
 
 def bare(job: Job) -> Make:
@@ -159,6 +220,7 @@ def bare(job: Job) -> Make:
 
 def container(job: Job, runtime: str) -> Make:
     """`/bin/true` in a container; it is gone when the command ends."""
+    environment = {**os.environ, **_unlimited(job.work)}
     root = job.work / "rootfs"
     for name in ("bin", "proc", "dev", *job.mounts, "scratch"):
         (root / name).mkdir(parents=True)
@@ -169,12 +231,25 @@ def container(job: Job, runtime: str) -> Make:
         start = time.perf_counter()
         name = f"xce-bench-{os.getpid()}-{number}"
         argv = [runtime, "--root", str(job.work / "oci"), "run", "-b", str(job.work), name]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=environment
+        )
         if done.returncode:
             raise RuntimeError(f"{runtime} does not run here: {done.stderr.strip()[-300:]}")
         return (time.perf_counter() - start) * 1e3, 0.0
 
     return make
+
+
+def _unlimited(work: Path) -> dict[str, str]:
+    """The environment in which a runtime does without raising the limit, where we may not and it need not."""
+    compiler = shutil.which("cc")
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[1] == resource.RLIM_INFINITY or compiler is None:
+        return {}
+    source, library = work / "limit.c", work / "limit.so"
+    source.write_text(_NO_LIMIT)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return {"LD_PRELOAD": str(library)}
 
 
 def _bundle(job: Job) -> dict[str, object]:
@@ -223,6 +298,14 @@ def _times(make: Make, times: int) -> list[tuple[float, float]]:
 def main(side: str, directory: str, large: str, times: str) -> None:
     """See above."""
     job = Job(Path(directory), large=large == "1")
+    if side == "slow":
+        job.group.create()
+        try:
+            one, many = slow(job, int(times))
+        finally:
+            job.group.remove()
+        say(one_ms=one, many_ms=many)
+        return
     if side in {"crun", "runc"}:
         _version_2_alone()
         found = _times(container(job, side), int(times))

@@ -1,6 +1,7 @@
 """What this node has begun, done and ended for claims: on disk before anything is done.
 
-SQLite with a rollback journal and synchronous FULL: one file, no log beside it whose loss would go unnoticed.
+SQLite with a write-ahead log and synchronous FULL: one sync for what is written in one stroke. That a log was
+lost is seen by `claims.head`, which says how many strokes there were; it is not synced, and never ahead.
 Every record is JSON with a checksum over its very bytes and its place; fields that this version does not know
 are kept when a record is written anew. A file that is empty or damaged is set aside, what is whole in it is
 carried over, and the journal says that it is *recovering*: then nothing may be prepared or released until
@@ -11,23 +12,24 @@ Used by one thread. A record that cannot be written raises `NotRecorded`, and no
 """
 
 import contextlib
-import hashlib
 import os
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from xce.linux.paths import sync_directory
 from xce.model.claim import Binding, BindingState, Claim
+from xce.prepare.journalfile import Key, checksum_of, connect, copied, salvage, version_of, whole
 from xce.prepare.step import Evidence, Kept, Step
 
 TOMBSTONES = 4096
 """Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
-_FILE = "claims.sqlite"
-_CHECKSUM_BYTES = 16
+_FILE, _HEAD = "claims.sqlite", "claims.head"
+_LOST = "its log was lost"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS record (
     kind TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
@@ -40,8 +42,7 @@ STEPS: Sequence[str] = (_TABLES,)
 """Step n takes the file from version n to n + 1. Add steps; never change one that was released."""
 
 T = TypeVar("T", bound=msgspec.Struct)
-Key: TypeAlias = tuple[str, str, int]
-"""Kind, name, number."""
+_COUNT: Key = ("head", "", 0)
 
 
 class NotRecorded(Exception):
@@ -101,18 +102,26 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tombstones: int = 0
 
 
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often something was written."""
+
+    strokes: int = 0
+
+
 class Journal:
     """The records of one node, in `directory`. Raises `TooNew`, and OSError if it cannot be opened at all."""
 
     def __init__(self, directory: str, *, steps: Sequence[str] = STEPS) -> None:
         self._steps = steps
-        self.path = f"{directory}/{_FILE}"
+        self.path, self._head = f"{directory}/{_FILE}", f"{directory}/{_HEAD}"
         os.makedirs(directory, 0o700, exist_ok=True)
         self._raw: dict[Key, bytes] = {}
         self.set_aside = ""
         """Where a damaged file was put, by this start."""
         problem = self._damage()
-        carried = _salvage(self.path) if problem else {}
+        carried = salvage(self.path) if problem else {}
+        if problem.startswith(_LOST):  # older than what is true: only what has ended is still so
+            carried = {key: body for key, body in carried.items() if key[0] in {"tombstone", "standing"}}
         if problem:
             self._set_aside()
         self._connection = self._open()
@@ -120,6 +129,7 @@ class Journal:
             self._start_again(problem, carried)
         else:
             self._raw = dict(self._rows())
+        self._tell_head()
         self.standing = self._get("standing", "", 0, Standing) or Standing()
         self.kept: dict[str, Kept] = {
             name: self._need("kept", name, 0, Kept) for kind, name, _ in self._raw if kind == "kept"
@@ -213,6 +223,7 @@ class Journal:
         merged: dict[Key, bytes | None] = {}
         for key, record in changes.items():
             merged[key] = None if record is None else _with_unknown(self._raw.get(key, b"{}"), record)
+        merged[_COUNT] = msgspec.json.encode(Head(strokes=self._strokes() + 1))
         try:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -226,9 +237,23 @@ class Journal:
                 self._raw.pop(key, None)
             else:
                 self._raw[key] = body
+        self._tell_head()
         if standing := changes.get(("standing", "", 0)):
             assert isinstance(standing, Standing)
             self.standing = standing
+
+    def _strokes(self) -> int:
+        return (self._get(*_COUNT, Head) or Head()).strokes
+
+    def _tell_head(self) -> None:
+        """After the disk has it. Where that cannot be, a loss would not be seen; nothing else is wrong."""
+        with contextlib.suppress(OSError):
+            how = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+            fd = os.open(self._head, how, 0o600)
+            try:
+                os.write(fd, f"{self._strokes():020d}\n".encode("ascii"))
+            finally:
+                os.close(fd)
 
     def _write(self, key: Key, body: bytes | None) -> None:
         if body is None:
@@ -236,7 +261,7 @@ class Journal:
             return
         self._connection.execute(
             "INSERT OR REPLACE INTO record (kind, name, number, body, checksum) VALUES (?, ?, ?, ?, ?)",
-            (*key, body, _checksum(key, body)),
+            (*key, body, checksum_of(key, body)),
         )
 
     def _get(self, kind: str, name: str, number: int, type_: type[T]) -> T | None:
@@ -254,27 +279,32 @@ class Journal:
     def _open(self) -> sqlite3.Connection:
         if not os.path.exists(self.path):
             self._make()
-        connection = _connect(self.path)
+        connection = connect(self.path)
         self._bring_up(connection)
         return connection
 
     def _bring_up(self, connection: sqlite3.Connection) -> None:
         """Take a whole file from its version to ours: all steps, or none."""
-        if _version(connection) == len(self._steps):
+        if version_of(connection) == len(self._steps):
             return
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            for step in self._steps[_version(connection) :]:
+            for step in self._steps[version_of(connection) :]:
                 connection.execute(step)
             connection.execute(f"PRAGMA user_version={len(self._steps)}")
 
     def _make(self) -> None:
         """A file that is empty was damaged: a new one gets its name when it is whole."""
         new = f"{self.path}.new"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(new)
+        for old in (
+            new,
+            f"{new}-wal",
+            f"{self.path}-wal",
+        ):  # a log of another file would be taken into this one
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(old)
         os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        with contextlib.closing(_connect(new)) as connection:
+        with contextlib.closing(connect(new)) as connection:
             self._bring_up(connection)
         os.rename(new, self.path)
         sync_directory(os.path.dirname(self.path))
@@ -288,8 +318,8 @@ class Journal:
         if size == 0:
             return "it is empty"
         try:
-            with contextlib.closing(_connect(self.path)) as connection:
-                known, version = len(self._steps), _version(connection)
+            with contextlib.closing(connect(self.path)) as connection:
+                known, version = len(self._steps), version_of(connection)
                 if version > known:
                     words = f"{self.path} is of version {version}, this program knows up to {known}"
                     raise TooNew(f"{words}: install the version that wrote it, or a newer one")
@@ -298,9 +328,20 @@ class Journal:
                 answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
                 if answer != "ok":
                     return str(answer)
-                return "" if _whole(connection) else "a record is damaged"
+                return self._lost(connection) if whole(connection) else "a record is damaged"
         except sqlite3.Error as error:
             return str(error)
+
+    def _lost(self, connection: sqlite3.Connection) -> str:
+        """Whether strokes are missing that were written; '' if none are, or nothing tells."""
+        try:
+            told = int(Path(self._head).read_text("ascii"))
+        except (OSError, ValueError):
+            return ""
+        query = "SELECT body FROM record WHERE kind=? AND name=? AND number=?"
+        row = connection.execute(query, _COUNT).fetchone()
+        found = msgspec.json.decode(row[0], type=Head).strokes if row else 0
+        return f"{_LOST}: it ends with stroke {found} of {told}" if found < told else ""
 
     def _set_aside(self) -> None:
         number = 1
@@ -308,6 +349,8 @@ class Journal:
             number += 1
         self.set_aside = f"{self.path}.damaged-{number}"
         os.rename(self.path, self.set_aside)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{self.path}-wal", f"{self.set_aside}-wal")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.path}-journal")
 
@@ -348,49 +391,11 @@ def live(directory: str) -> list[Order]:
     if not os.path.exists(path):
         return []
     try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2)) as connection:
+        with copied(path) as copy, contextlib.closing(sqlite3.connect(copy)) as connection:
             rows = connection.execute("SELECT body FROM record WHERE kind = 'order'").fetchall()
         return [msgspec.json.decode(body, type=Order) for (body,) in rows]
-    except (sqlite3.Error, msgspec.MsgspecError) as error:
+    except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
         raise ValueError(f"cannot read the journal {path}: {error}") from error
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def _connect(path: str) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, timeout=5)
-    connection.execute("PRAGMA journal_mode=TRUNCATE")
-    connection.execute("PRAGMA synchronous=FULL")
-    return connection
-
-
-def _whole(connection: sqlite3.Connection) -> bool:
-    rows = connection.execute("SELECT kind, name, number, body, checksum FROM record")
-    return all(
-        checksum == _checksum((kind, name, number), body) for kind, name, number, body, checksum in rows
-    )
-
-
-def _salvage(path: str) -> dict[Key, bytes]:
-    """Records of a damaged file that are whole by themselves."""
-    found: dict[Key, bytes] = {}
-    with (
-        contextlib.suppress(sqlite3.Error),  # what was read before is whole
-        contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection,
-    ):
-        query = "SELECT kind, name, number, body, checksum FROM record"
-        for kind, name, number, body, checksum in connection.execute(query):
-            if checksum == _checksum((kind, name, number), body):
-                found[(kind, name, number)] = body
-    return found
-
-
-def _checksum(key: Key, body: bytes) -> bytes:
-    place = "\0".join(str(part) for part in key).encode()
-    return hashlib.blake2b(place + b"\0" + body, digest_size=_CHECKSUM_BYTES).digest()
 
 
 def _with_unknown(held: bytes, record: msgspec.Struct) -> bytes:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -9,7 +10,7 @@ from bench.children import ChildFailed, python, started
 from bench.figures import Cell, Result, figure, ratio
 from bench.suite import Lines, Options, without_verdict
 
-GOALS = ("G26", "G26.job", "G26.calls", "G27")
+GOALS = ("G26", "G26.job", "G26.calls", "G26.slow", "G27")
 _LATE_S = 120.0
 _MEMORY = "/dev/shm"
 
@@ -22,7 +23,7 @@ def run(options: Options) -> Lines:
         yield from without_verdict(GOALS, "control groups, device filters and mounts need root")
         return
     times = options.pick(20, 3)
-    small, large = Sides(), Sides()
+    small, large, slow = Sides(), Sides(), Sides()
     peers: dict[str, str] = {}
     for _ in range(options.repetitions):
         for side in ("xce", "memory", "bare", "runc", "crun"):
@@ -41,6 +42,10 @@ def run(options: Options) -> Lines:
             small.setdefault(side, []).append(values["small_ms"])
             large.setdefault(side, []).append(values["job_ms"])
             yield Cell(suite="prepare", side=side, values={**values})
+        said = _child("slow", large=False, times=options.pick(5, 1), memory=False)
+        for name in ("one_ms", "many_ms"):
+            slow.setdefault(name, []).append(float(said[name] or 0))
+        yield Cell(suite="prepare", side="slow", values={name: found[-1] for name, found in slow.items()})
     yield _against("G26", small, "runc", peers)
     yield _against("G26.job", large, "crun", peers)
     yield Result(
@@ -48,6 +53,13 @@ def run(options: Options) -> Lines:
         judged=ratio(large["xce"], large["bare"]),
         measured=figure(large["xce"]),
         floor=figure(large["bare"]),
+        unit="ms",
+    )
+    yield Result(
+        goal="G26.slow",
+        judged=ratio(slow["many_ms"], slow["one_ms"]),
+        measured=figure(slow["many_ms"]),
+        floor=figure(slow["one_ms"]),
         unit="ms",
     )
     memory = figure(small["memory"])
@@ -75,14 +87,19 @@ def _missing(runtime: str, options: Options) -> str:
 
 def _measure(side: str, times: int) -> dict[str, float]:
     """Milliseconds to make the small claim, and to make a job's and take it back."""
-    memory = _MEMORY if side in {"memory", "bare"} and os.access(_MEMORY, os.W_OK) else None
+    name = "xce" if side == "memory" else side
     found = []
-    for large in ("0", "1"):
-        with TemporaryDirectory(prefix="xce-bench-", dir=memory) as folder:
-            (work := Path(folder, "work")).mkdir()
-            name = "xce" if side == "memory" else side
-            argv = ["unshare", "-m", *python("bench.prepareload", name, str(work), large, str(times))]
-            with started(argv, Path(folder, "log"), answers=True) as child:
-                said = child.answer(_LATE_S)
-            found.append((float(said["make_ms"] or 0), float(said["back_ms"] or 0)))
+    for large in (False, True):
+        said = _child(name, large=large, times=times, memory=side in {"memory", "bare"})
+        found.append((float(said["make_ms"] or 0), float(said["back_ms"] or 0)))
     return {"small_ms": found[0][0], "job_ms": sum(found[1]), "job_make_ms": found[1][0]}
+
+
+def _child(side: str, *, large: bool, times: int, memory: bool) -> Mapping[str, float | int | str | None]:
+    """What the child of a side says; its files on a disk, or in memory."""
+    place = _MEMORY if memory and os.access(_MEMORY, os.W_OK) else None
+    with TemporaryDirectory(prefix="xce-bench-", dir=place) as folder:
+        (work := Path(folder, "work")).mkdir()
+        argv = ["unshare", "-m", *python("bench.prepareload", side, str(work), str(int(large)), str(times))]
+        with started(argv, Path(folder, "log"), answers=True) as child:
+            return child.answer(_LATE_S)

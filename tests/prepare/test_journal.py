@@ -10,9 +10,17 @@ import pytest
 
 from tests.prepare.world import FULL_ASK, OTHER, OWN, World
 from xce.linux import mountapi, syscalls
-from xce.model.claim import Ask, BindingState
+from xce.model.claim import Ask, BindingState, MountAsk
 from xce.prepare.execute import Refused
-from xce.prepare.journal import STEPS, TOMBSTONES, Journal, NotRecorded, Tombstone, TooNew
+from xce.prepare.journal import (
+    STEPS,
+    TOMBSTONES,
+    Journal,
+    NotRecorded,
+    Tombstone,
+    TooNew,
+    live,
+)
 
 READY = BindingState.READY
 
@@ -125,16 +133,80 @@ def test_old_tombstones_are_forgotten(tmp_path: Path, monkeypatch: pytest.Monkey
     journal.close()
 
 
+def as_killed(world: World) -> None:
+    """Stop, with the state's files as an agent leaves them that is killed."""
+    state = world.place / "state"
+    files = {path: path.read_bytes() for path in state.iterdir()}
+    world.stop()
+    for path, data in files.items():
+        path.write_bytes(data)
+
+
 @pytest.mark.root
-@pytest.mark.parametrize("name", ["claims.sqlite", "claims.sqlite-journal"])
+def test_c_sta_01_a_log_that_was_lost_brings_nothing_back_that_was_released(world: World) -> None:
+    """The file alone is older than what is true: what is in it may have ended, and its card be another's."""
+    old = world.bind(Ask(), cards=["full"])
+    world.restart()  # the log is taken into the file
+    world.release(old.binding)
+    new = world.bind(Ask(), cards=["full"])
+    as_killed(world)
+    (world.place / "state/claims.sqlite-wal").unlink()
+    world.start()
+    assert "its log was lost" in world.executor.recovering
+    world.executor.advance()
+    assert world.executor.entries == {}
+    order = world.order(Ask(), cards=["full"], binding=new.binding)
+    world.executor.settle([("op", 1, *order, {})], world.instances)
+    assert world.settled(new.binding).state is READY
+    world.release(new.binding)
+    world.group.child(f"xce-consumer-job-{old.binding}").remove()
+
+
+def test_a_log_of_another_file_is_not_taken_into_a_new_one(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    journal.end("b1", stone(7))
+    log = (tmp_path / "claims.sqlite-wal").read_bytes()
+    journal.close()
+    file_of(tmp_path).unlink()
+    (tmp_path / "claims.sqlite-wal").write_bytes(log)
+    again = Journal(str(tmp_path))
+    assert again.tombstone("b1") is None
+    assert again.standing.recovering == ""
+    again.close()
+
+
+@pytest.mark.root
+def test_what_is_done_for_a_binding_is_written_in_two_strokes_and_taken_back_in_two(world: World) -> None:
+    """Each is a sync: what will be done, and what was. What a volume has that is mounted first is a third."""
+    before = world.journal._strokes()
+    mount = MountAsk(name="input", source="data", read_only=True)
+    report = world.bind(msgspec.structs.replace(FULL_ASK, mounts=[mount]), cards=["full"])
+    assert world.journal._strokes() - before == 2
+    world.release(report.binding)
+    assert world.journal._strokes() - before == 4
+
+
+@pytest.mark.root
+def test_who_does_not_own_it_reads_what_is_under_way_beside_its_owner(world: World) -> None:
+    report = world.bind(Ask())
+    assert [order.binding.id for order in live(str(world.place / "state"))] == [report.binding]
+    world.release(report.binding)
+    assert live(str(world.place / "state")) == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "name", ["claims.sqlite", "claims.sqlite-wal", "claims.sqlite-journal", "claims.head"]
+)
 def test_c_sta_01_with_an_emptied_state_file_ready_bindings_are_known_or_nothing_is_given_away(
     world: World, name: str
 ) -> None:
     one, two = world.bind(FULL_ASK, cards=["full"]), world.bind(FULL_ASK, cards=["zero"])
-    world.stop()
-    path = world.place / "state" / name
-    path.write_bytes(b"")
+    as_killed(world)
+    assert (world.place / "state/claims.sqlite-wal").stat().st_size
+    (world.place / "state" / name).write_bytes(b"")
     world.start()
+    assert bool(world.executor.recovering) is (name in {"claims.sqlite", "claims.sqlite-wal"})
     if not world.executor.recovering:
         assert {report.binding for report in world.executor.reports()} == {one.binding, two.binding}
         return
@@ -165,10 +237,10 @@ def test_c_sta_01_what_the_cluster_knows_settles_a_node_that_lost_its_journal(wo
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Path:
-    """A file system of 256 KiB for the state."""
+    """A file system of 1 MiB for the state."""
     place = tmp_path / "state"
     place.mkdir()
-    tree, at = mountapi.make("tmpfs", {"size": "256k"}), os.open(place, os.O_PATH)
+    tree, at = mountapi.make("tmpfs", {"size": "1m"}), os.open(place, os.O_PATH)
     mountapi.attach(tree, at)
     os.close(tree)
     os.close(at)
