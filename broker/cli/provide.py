@@ -85,6 +85,8 @@ def _serve(client: Client, name: str, provider: SimulatedProvider, end: float | 
         if mirror is None or not isinstance(event, Changed | Fresh):
             continue
         ours = {claim for claim, view in mirror.claims.items() if view.claim.provider == name}
+        if isinstance(event, Fresh):
+            output.aside(f"provider {name} follows the broker, which has {len(ours)} claims of it")
         bound = {one.binding.claim for one in mirror.bindings.values() if one.binding.state not in ENDED}
         for claim in ours | shown:
             provider.see(claim, mirror.claims.get(claim), time.monotonic(), bound=claim in bound)

@@ -178,6 +178,10 @@ def test_a_simulated_provider_makes_claims_and_lets_go_of_them(site: Site, tmp_p
     store.start()
     site.until(lambda: linked(fleet) == 1)
 
+    site.until(lambda: "provider store follows" in store.log.read_text())
+    site.broker.kill()
+    site.broker.start()  # both come back by themselves
+
     def claim(name: str) -> ClaimView | None:
         return site.snapshot().claims.get(name)
 
