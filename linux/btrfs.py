@@ -16,6 +16,7 @@ from typing import NamedTuple
 BTRFS_IOC_SUBVOL_CREATE, BTRFS_IOC_SNAP_DESTROY_V2 = 0x5000940E, 0x5000943F
 BTRFS_IOC_TREE_SEARCH, BTRFS_IOC_INO_LOOKUP, BTRFS_IOC_FS_INFO = 0xD0009411, 0xD0009412, 0x8400941F
 BTRFS_IOC_QGROUP_CREATE, BTRFS_IOC_QGROUP_LIMIT = 0x4010942A, 0x8030942B
+BTRFS_IOC_START_SYNC = 0x80089418
 BTRFS_SUBVOL_SPEC_BY_ID = 1 << 4
 BTRFS_QGROUP_LIMIT_MAX_RFER = 1 << 0
 BTRFS_FIRST_FREE_OBJECTID = 256
@@ -119,9 +120,26 @@ def limit(fd: int, subvolume: int, size: int) -> None:
     fcntl.ioctl(fd, BTRFS_IOC_QGROUP_LIMIT, record)
 
 
-def forget(fd: int, subvolume: int) -> None:
-    """Remove the quota group of a subvolume that is gone. Raises OSError: EBUSY while its files go."""
-    fcntl.ioctl(fd, BTRFS_IOC_QGROUP_CREATE, struct.pack("<QQ", 0, subvolume))
+def forget(fd: int, subvolume: int, sys_root: str = "/sys") -> bool:
+    """Remove the quota group of a subvolume that was destroyed; False while its space is being freed.
+
+    From Linux 6.11 on the kernel does that itself, with the last of its files.
+    """
+    if not (_groups(fd, sys_root) / f"0_{subvolume}").exists():
+        return True
+    try:
+        fcntl.ioctl(fd, BTRFS_IOC_QGROUP_CREATE, struct.pack("<QQ", 0, subvolume))
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        if error.errno != errno.ENOENT:
+            raise
+    return True
+
+
+def begin_freeing(fd: int) -> None:
+    """Let the kernel free now what was destroyed, and not at its next commit; nothing is waited for."""
+    fcntl.ioctl(fd, BTRFS_IOC_START_SYNC, bytes(8))
 
 
 def _groups(fd: int, sys_root: str) -> Path:

@@ -8,6 +8,7 @@ from the moment that it is written down; the file system itself knows those that
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable
 
 from xce.linux import beneath, btrfs, mountapi, quota
@@ -16,13 +17,14 @@ from xce.prepare.errand import LOOKED_AT, described, opened, unlink
 from xce.prepare.step import Evidence
 
 DATA = "data"
+FREEING = "its space is being freed"
 _SETTLED_S = 1.0
 """After files were removed, until the file system has counted them off."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def offer(*, root: str, directory: str, start: int, held: list[int]) -> Evidence:
-    """What the file system of a scratch root can do, why not the rest; where the data will be; a project.
+    """What the file system of a scratch root can do, and why not the rest; how a mount will look; a project.
 
     Of a project in use, or `held`, nothing is taken; one that the directory has from before stays.
     """
@@ -35,13 +37,14 @@ def offer(*, root: str, directory: str, start: int, held: list[int]) -> Evidence
             "type": seen["type"],
             "device": seen["device"],
             "root": f"{seen['root'].rstrip('/')}/{directory}/{DATA}",
+            "real": os.path.realpath(root),
             "number": 0 if no_projects else _project(top, directory, start, held),
         }
 
 
 def _project(top: int, directory: str, start: int, held: list[int]) -> int:
-    before = _project_of(top, directory)
-    if before and before not in held:
+    before = _number_of(top, directory)
+    if before in projects.SCRATCH and before not in held:
         return before
     return projects.free(top, projects.SCRATCH, start, held)
 
@@ -57,10 +60,10 @@ def room(
     gid: int,
     new: bool,
 ) -> Evidence:
-    """A directory with a limit; `new`: empty. As `measure`, or what is `left` of an old one."""
+    """A directory with a limit; as `measure`. `new`: not if there is an `old` one, to be cleared first."""
     with opened(os.open(root, _DIRECTORY)) as top:
-        if new and (left := _remove(top, directory)):
-            return {"left": left}
+        if new and _is_there(top, directory):
+            return {"old": True}
         with opened(_made(top, directory, way)) as home:
             number = number if way == "project" else btrfs.number(home)
             _limit(home, way, number, size)
@@ -73,6 +76,14 @@ def room(
     if seen["problem"]:
         raise OSError(errno.EIO, seen["problem"])
     return seen
+
+
+def _is_there(top: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=top, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _made(top: int, directory: str, way: str) -> int:
@@ -122,52 +133,63 @@ def clear(*, root: str, image: str, directory: str, number: int) -> Evidence:
     if image:
         unlink(root=root, name=image)
     with opened(os.open(root, _DIRECTORY)) as top:
-        number = number or _project_of(top, directory)
-        left = _remove(top, directory)
-        if left or number not in projects.SCRATCH or not quota.enforced(top):
-            return {"left": left}
-        quota.limit(top, number, 0)
-        seen = projects.settled(top, number, _SETTLED_S)
-        if not seen.free:
-            left = [["", f"{seen.used} bytes in {seen.inodes} files are still counted of project {number}"]]
-        return {"left": left}
+        number = number or _number_of(top, directory)
+        left, volumes = _remove(top, directory)
+        return {"left": left or _counted_off(top, number, volumes)}
 
 
-def _remove(top: int, directory: str) -> list[list[str]]:
-    """A directory of ours with all in it."""
+def _remove(top: int, directory: str) -> tuple[list[list[str]], list[int]]:
+    """A directory of ours with all in it: what is left, and the subvolumes that were destroyed."""
     try:
         home = os.open(directory, _DIRECTORY, dir_fd=top)
     except FileNotFoundError:
-        return []
+        return [], []
     with opened(home):
         if mountapi.place(home).mount != mountapi.place(top).mount:
-            return [[directory, "a file system is mounted on it"]]
+            return [[directory, "a file system is mounted on it"]], []
         if volume := btrfs.number(home):
-            _destroy(top, volume)
-            return []
-    return [list(one) for one in beneath.remove_tree(top, directory, budget=LOOKED_AT)]
+            return [], _destroy(top, volume)
+    return [list(one) for one in beneath.remove_tree(top, directory, budget=LOOKED_AT)], []
 
 
-def _project_of(top: int, directory: str) -> int:
-    """The project of a directory of ours, if it has one; 0 if not."""
-    try:
-        with opened(os.open(directory, _DIRECTORY, dir_fd=top)) as home:
-            return projects.of(home, projects.SCRATCH)
-    except OSError:
-        return 0
-
-
-def _destroy(top: int, volume: int) -> None:
-    """A subvolume, and those in it. Newer kernels forget their groups themselves, with their last file.
-
-    Its limit goes first: to remove one from within needs room.
-    """
+def _destroy(top: int, volume: int) -> list[int]:
+    """A subvolume, and those within. Its limit goes first: to remove one from within needs room."""
     if not btrfs.trouble(top):
         btrfs.limit(top, volume, 0)
-    for number in (*btrfs.within(top, volume), volume):
+    volumes = [*btrfs.within(top, volume), volume]
+    for number in volumes:
         btrfs.destroy(top, number)
-        with contextlib.suppress(OSError):
-            btrfs.forget(top, number)
+    return volumes
+
+
+def _counted_off(top: int, number: int, volumes: list[int]) -> list[list[str]]:
+    """Wait a moment until nothing is counted of what was removed, and forget it; what is left."""
+    if number in projects.SCRATCH:
+        if not quota.enforced(top):
+            return []
+        quota.limit(top, number, 0)
+        seen = projects.settled(top, number, _SETTLED_S)
+        words = f"{seen.used} bytes in {seen.inodes} files are still counted of project {number}"
+        return [] if seen.free else [["", words]]
+    waiting = {*volumes, number} - {0}
+    until = time.monotonic() + _SETTLED_S
+    while waiting and not btrfs.trouble(top):
+        waiting = {volume for volume in waiting if not btrfs.forget(top, volume)}
+        if time.monotonic() >= until:
+            return [["", FREEING]] if waiting else []
+        if waiting:
+            btrfs.begin_freeing(top)
+            time.sleep(0.05)
+    return []
+
+
+def _number_of(top: int, directory: str) -> int:
+    """The project of a directory of ours, or its subvolume; 0 if it has neither, or is not there."""
+    try:
+        with opened(os.open(directory, _DIRECTORY, dir_fd=top)) as home:
+            return projects.of(home, projects.SCRATCH) or btrfs.number(home)
+    except OSError:
+        return 0
 
 
 ERRANDS: dict[str, Callable[..., Evidence]] = {

@@ -25,7 +25,7 @@ from xce.prepare.mounts import (
     take_off,
 )
 from xce.prepare.owner import look_up
-from xce.prepare.quota import DATA
+from xce.prepare.quota import DATA, FREEING
 from xce.prepare.step import ERRAND_S, At, Done, Evidence, Note, Outcome, Plain, Scratch, StepFailed, Wait
 
 _LEFT_S = 1.0
@@ -55,8 +55,8 @@ class ScratchHandler(Plain[Scratch]):
         """How it will be limited, and whose it will be."""
         if "way" in evidence:
             return look_up(step.user, evidence, at)
-        if not step.root or step.limit == Limit.FILE:
-            return Note({**evidence, "way": Limit.FILE.value if step.root else MEMORY})
+        if not step.root:
+            return Note({**evidence, "way": MEMORY})
         held = [peer.evidence["number"] for peer in at.peers if peer.evidence.get("number")]
         arguments = {
             "root": step.root,
@@ -72,7 +72,9 @@ class ScratchHandler(Plain[Scratch]):
             return Wait(ERRAND_S, f"looking at {step.root}")
         way = way_of(step, offered["ways"])
         if way == Limit.FILE:
-            return Note({**evidence, "way": way, "instead": offered["ways"]})
+            image = f"{offered['real']}/{image_of(step)}"
+            instead = {"instead": offered["ways"]} if step.limit == Limit.AUTO else {}
+            return Note({**evidence, "way": way, "image": image, **instead})
         return Note({**evidence, "way": way} | {key: offered[key] for key in _OFFERED})
 
     def do(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
@@ -82,10 +84,9 @@ class ScratchHandler(Plain[Scratch]):
         there = found(step.point, _ours(step, evidence), at)
         try:
             if way in _QUOTAS:
-                new = there is None and "mount" not in evidence
-                made = ask(at, "room", _room(step, evidence, new=new), remote=is_remote(step.root, at))
-                if made is None or "left" in made:  # an old one with more in it than is removed at once
-                    return Wait(ERRAND_S if made is None else 0, f"making {self.describe(step)}")
+                made = self._room(step, evidence, at, new=there is None and "mount" not in evidence)
+                if isinstance(made, Wait):
+                    return made
                 evidence = {**evidence, "number": made["number"], "limited_to": made["limited_to"]}
                 at.node.mark("scratch.room-made")
             if there is None:
@@ -101,6 +102,21 @@ class ScratchHandler(Plain[Scratch]):
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
         limit = WORDS[way].format(**evidence)
         return Done({**evidence, **there, "limit": limit, "bytes": step.bytes})
+
+    def _room(self, step: Scratch, evidence: Evidence, at: At, *, new: bool) -> Evidence | Wait:
+        """What keeps to the limit; one that is there from before, in a new one's place, goes first."""
+        if at.progress.get("old"):
+            outcome = self._clear(step, evidence, at)
+            if isinstance(outcome, Wait):
+                return outcome
+            del at.progress["old"]
+        made = ask(at, "room", _room(step, evidence, new=new), remote=is_remote(step.root, at))
+        if made is None:
+            return Wait(ERRAND_S, f"making {self.describe(step)}")
+        if "old" in made:
+            at.progress["old"] = True
+            return Wait(0, f"removing an old {step.root}/{directory_of(step)}")
+        return made
 
     def _mount(self, step: Scratch, evidence: Evidence, at: At) -> Evidence | None:
         arguments: dict[str, Any]
@@ -135,11 +151,14 @@ class ScratchHandler(Plain[Scratch]):
 
     def undo(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
         """Take it off; what was in it goes with it."""
+        if not evidence.keys() & {"way", "mount"}:
+            return Done()  # nothing was made yet
         outcome = take_off(step.point, _ours(step, evidence), evidence, at)
         if not step.root or not isinstance(outcome, Done):
             return outcome
-        if not evidence.keys() & {"way", "mount"}:
-            return Done()  # nothing was made yet
+        return self._clear(step, evidence, at)
+
+    def _clear(self, step: Scratch, evidence: Evidence, at: At) -> Done | Wait:
         arguments = _place(step, evidence) | {"image": image_of(step)}
         gone = ask(at, "clear", arguments, remote=True)
         if gone is None:
@@ -147,12 +166,15 @@ class ScratchHandler(Plain[Scratch]):
         if gone["left"]:
             path, why = gone["left"][0]
             seconds = 0 if why == "not finished yet" else _LEFT_S
-            return Wait(seconds, f"{step.root}/{path}: {why}", blocker=seconds > 0)
+            words = f"{step.root}/{path or directory_of(step)}: {why}"
+            return Wait(seconds, words, blocker=seconds > 0 and why != FREEING)
         return Done()
 
 
 def way_of(step: Scratch, ways: dict[str, str]) -> str:
     """How a scratch is limited, by what its file system offers: in `ways` is for each why not, or ''."""
+    if step.limit == Limit.FILE:
+        return step.limit
     if step.limit == Limit.AUTO:
         return next((way for way in _QUOTAS if not ways[way]), Limit.FILE.value)
     if why := ways[step.limit]:
@@ -194,7 +216,7 @@ def _ours(step: Scratch, evidence: Evidence) -> IsOurs:
         return having(kind="tmpfs", source=_SOURCE)
     if way in _QUOTAS:
         return having(device=evidence["device"], root=evidence["root"])
-    image = os.path.realpath(step.root) + "/" + image_of(step)
+    image = evidence.get("image") or f"{os.path.realpath(step.root)}/{image_of(step)}"
 
     def is_ours(mount: Mount) -> bool:
         return mount.kind == "ext4" and loopdevice.backing(mount.device) == image

@@ -76,10 +76,9 @@ class Disk:
                 found[number] = (seen.limit, seen.used)
 
     def _subvolumes(self, fd: int) -> dict[int, tuple[int, int]]:
-        """Those with a limit: a group without one goes when the kernel has freed the last of its blocks."""
         names = [path.name for path in btrfs._groups(fd, "/sys").glob("0_*")]
         numbers = [int(name.removeprefix("0_")) for name in names]
-        return {number: seen for number in numbers if (seen := btrfs.account(fd, number)).limit}
+        return {number: btrfs.account(fd, number) for number in numbers if number >= 256}
 
 
 def mounted(name: str, place: Path) -> Iterator[Disk]:

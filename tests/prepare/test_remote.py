@@ -11,7 +11,7 @@ import pytest
 from tests.linux.hangfs import HangingMount
 from tests.prepare.world import World
 from xce.model.claim import Ask, BindingState, Condition, MountAsk, SharedAsk
-from xce.model.profile import SharedVolume, Volume
+from xce.model.profile import ScratchRoot, SharedVolume, Volume
 from xce.prepare.child import Errands
 from xce.prepare.step import Evidence, StepFailed
 
@@ -34,6 +34,7 @@ def far(world: World, dead: HangingMount) -> World:
         world.settings.profiles["default"],
         volumes={"far": Volume(path=str(dead.point)), "data": Volume(path=str(world.place / "data"))},
         shared={"far": SharedVolume(path=str(dead.point))},
+        scratch={"far": ScratchRoot(path=str(dead.point))},
     )
     world.settings = msgspec.structs.replace(
         world.settings, profiles={"default": profile}, remote_s=2, probe_s=0.1
@@ -68,8 +69,9 @@ def longest_turn(world: World, binding: str) -> float:
     [
         Ask(mounts=[MountAsk(name="x", source="far", subdirectory="a")]),
         Ask(shared=[SharedAsk(volume="far")]),
+        Ask(scratch_bytes=1 << 20, scratch="far"),
     ],
-    ids=["mount", "shared"],
+    ids=["mount", "shared", "scratch"],
 )
 def test_a_server_that_does_not_answer_fails_one_binding_and_delays_nobody(
     far: World, dead: HangingMount, ask: Ask
