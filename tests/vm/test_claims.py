@@ -41,6 +41,7 @@ few guest tests/vm/guest.py -k "not reboot"
 few quotas tests/prepare/test_quota.py \\
     -k "not admin and (xfs or writes_more or subvolumes_of or project and ext4)"
 run matrix tests/prepare/test_crash_matrix.py -k "no_limit and xfs"
+export XCE_TEST_WITHIN_S=120 # emulated, and perhaps beside others
 run product tests/system/test_claims.py -k made_true_on_the_node
 few reboot tests/vm/guest.py -k before
 """
