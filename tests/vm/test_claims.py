@@ -1,9 +1,10 @@
 """Claims where the kernel has what this one lacks: project quotas, controllers of version 2, RDMA, a reboot.
 
 Tests that run here too, as far as they can, and those of guest.py, in one machine; then its power is lost,
-and another boots with its disk.
+and another boots with its disk. XCE_TEST_FULL=1 adds the crash matrix of a project quota: two minutes.
 """
 
+import os
 import re
 
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from tests.vm import box
 
 pytestmark = pytest.mark.vm
+
+FULL = bool(os.environ.get("XCE_TEST_FULL"))
+MATRIX = 'run matrix tests/prepare/test_crash_matrix.py -k "no_limit and xfs"' if FULL else ""
 
 START = """
 modprobe -a loop quota_v2 xfs btrfs dummy rdma_rxe ib_uverbs rdma_ucm
@@ -31,7 +35,7 @@ few() { run "$@" --noconftest -p no:hypothesispytest; }
 """
 FIRST = (
     START
-    + """
+    + f"""
 for n in 0 1; do
     ip link add d$n type dummy; ip link set d$n up; ip addr add 192.168.7$n.1/24 dev d$n
     rdma link add rxe$n type rxe netdev d$n
@@ -40,14 +44,14 @@ mkfs.xfs -q /dev/vdb; disk
 few guest tests/vm/guest.py -k "not reboot"
 few quotas tests/prepare/test_quota.py \\
     -k "not admin and (xfs or writes_more or subvolumes_of or project and ext4)"
-run matrix tests/prepare/test_crash_matrix.py -k "no_limit and xfs"
+{MATRIX}
 export XCE_TEST_WITHIN_S=120 # emulated, and perhaps beside others
 run product tests/system/test_claims.py -k made_true_on_the_node
 few reboot tests/vm/guest.py -k before
 """
 )
 SECOND = START + "disk; few rebooted tests/vm/guest.py -k after\n"
-RUNS = {"guest": 2, "quotas": 16, "matrix": 2, "product": 1, "rebooted": 1}
+RUNS = {"guest": 2, "quotas": 16, "product": 1, "rebooted": 1} | ({"matrix": 2} if FULL else {})
 """How many tests there are in each."""
 
 
