@@ -177,10 +177,11 @@ def sentence(one: Document) -> str:
 
 
 def _undone(one: Document) -> str:
-    wanted = {"planned", "doing"} if one["phase"] == "preparing" else {"done", "doing"}
-    return next(
-        (str(step["what"]) for step in one["steps"] if step["state"] in wanted), "nothing is left to do"
-    )
+    """The step that is at work, or the next one."""
+    steps, over = one["steps"], "done"
+    if one["phase"] != "preparing":  # the last is taken back first
+        steps, over = reversed(steps), "undone"
+    return next((str(step["what"]) for step in steps if step["state"] != over), "nothing is left to do")
 
 
 def _why(path: str, _options: Options, name: str) -> int:

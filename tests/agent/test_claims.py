@@ -12,6 +12,7 @@ import pytest
 from tests.linux.kernel import Kernel, make_group, make_kernel
 from tests.prepare.world import INSTANCES, USERS, settings_for
 from xce.agent.claims import Claims, ports_trouble
+from xce.agent.cli.claim import sentence
 from xce.linux import local_ports
 from xce.linux.cgroup import Cgroup
 from xce.model import message as m
@@ -20,6 +21,7 @@ from xce.model.instance import Health, Inventory
 from xce.model.profile import ClaimPorts, Profile
 from xce.model.profile import Claims as Settings
 from xce.prepare import local
+from xce.prepare.entry import Phase, StepState
 from xce.prepare.execute import Executor
 from xce.prepare.journal import Journal
 
@@ -309,3 +311,19 @@ def test_an_order_for_a_machine_that_cannot_serve_claims_says_why_and_ends_nothi
     note = node.until("b1", BindingState.PENDING).note
     assert note.startswith("no claims are served: ")
     assert "no control groups of version 2" in note
+
+
+@pytest.mark.parametrize(
+    ("phase", "states", "at_work"),
+    [
+        (Phase.PREPARING, [StepState.DONE, StepState.BEGUN, StepState.BEGUN], "step 2"),
+        (Phase.RELEASING, [StepState.DONE, StepState.DONE, StepState.UNDONE], "step 2"),
+        (Phase.UNDOING, [StepState.DONE, StepState.BEGUN, StepState.BEGUN], "step 3"),
+        (Phase.RELEASING, [StepState.UNDONE, StepState.UNDONE, StepState.UNDONE], "nothing is left to do"),
+    ],
+)
+def test_why_names_the_step_that_is_at_work(phase: Phase, states: list[StepState], at_work: str) -> None:
+    """`done` from the first to the last, `undone` from the last to the first."""
+    steps = [{"what": f"step {number}", "state": state.value} for number, state in enumerate(states, 1)]
+    binding = {"note": "", "reason": "", "ready": False, "state": "x", "phase": phase.value, "steps": steps}
+    assert sentence(binding) == f"it is {phase}: {at_work}"
