@@ -1,7 +1,7 @@
 """One binding further: its steps done, observed, taken back, mended. When is `execute`'s business.
 
-Before each step the journal says that it has begun. After a crash a begun step is done once more, which takes
-what is there; after all of them the kernel is read back, and only then is the binding READY.
+For the journal every step has begun before the first is done. After a crash they are done once more, which
+takes what is there; after all of them the kernel is read back, and only then is the binding READY.
 """
 
 import msgspec

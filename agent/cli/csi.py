@@ -40,7 +40,7 @@ create a volume, for trying out, where a plugin makes volumes on the node's own 
        need not be attached; what is printed is for a profile of agent.yaml
 delete one that nobody uses here, by the id that `create` has printed
 
---secrets names a file of root with mode 0600: a JSON object of texts
+--secrets names what has the secrets, as `secrets` of a volume in agent.yaml: a file of root, or a program
 
 exit status: 0 good, 1 a plugin is not there, not well, or has refused, 2 wrong usage, 3 no agent runs"""
 _ARGUMENTS = {"list": 0, "info": 1, "stats": 2, "volumes": 0, "create": 2, "delete": 2}
