@@ -180,15 +180,16 @@ class ClaimOperations:
         """Show `look` all that `name` means, again and again until it is content; true: the time is over.
         Gives what ends it.
         """
-        end, timers, seen = self._loop.now() + seconds, list[Timer](), [-1]
+        end, timers, seen = self._loop.now() + seconds, list[Timer](), -1
 
         def again() -> None:
+            nonlocal seen
             timers.clear()
             changes = self._claims.holdings.changes
-            if changes == seen[0] and self._loop.now() < end:  # the thread has other work
+            if changes == seen and self._loop.now() < end:  # the thread has other work
                 timers.append(self._loop.call_later(LOOK_S, again))
                 return
-            seen[0] = changes
+            seen = changes
             self._details(name, told, reply, variables=variables)
 
         def told(found: Documents) -> None:
@@ -294,7 +295,7 @@ def _document(entry: "Entry", report: "Report", standing: str) -> dict[str, Any]
     from xce.prepare import steps  # noqa: PLC0415 - in the thread, where it is loaded
 
     binding = entry.order.binding
-    ready = report.state is BindingState.READY and not entry.void
+    ready = report.state is BindingState.READY
     environment = _evidence(entry, "environment")
     return {
         "binding": binding.id,
@@ -302,7 +303,7 @@ def _document(entry: "Entry", report: "Report", standing: str) -> dict[str, Any]
         "gang": binding.gang,
         "consumer": msgspec.to_builtins(binding.consumer),
         "instances": [one.id for one in binding.instances],
-        "state": (BindingState.PREPARING if entry.void else report.state).value,
+        "state": report.state.value,
         "standing": standing,
         "ready": ready and (not binding.gang or standing == BindingState.READY),
         "phase": entry.phase.value,

@@ -109,8 +109,5 @@ def planned(executor: "Executor", asked: Wanted) -> dict[str, Any]:
 def _against(executor: "Executor", asked: Wanted) -> Iterator[str]:
     if executor.recovering:
         yield f"this node is recovering: {executor.recovering}"
-    for entry in executor.entries.values():
-        for held in entry.order.binding.instances:
-            for chosen in asked.binding.instances:
-                if chosen.id in {held.id, *held.parents} or held.id in chosen.parents:
-                    yield f"instance {chosen.id} is held by binding {entry.id}"
+    for chosen, entry in executor.holders(asked.binding.instances):
+        yield f"instance {chosen.id} is held by binding {entry.id}"

@@ -411,7 +411,7 @@ def _told(executor: "Executor", report: "Report") -> tuple[str, BindingReport, s
     entry = executor.entries.get(report.binding)
     void = entry is not None and entry.void  # what was done is gone; it waits to be planned anew
     told = BindingReport(
-        state=BindingState.PREPARING if void else report.state,
+        state=report.state,
         epoch=report.epoch,
         reason="the host was started anew" if void else report.reason,
         evidence=report.evidence,

@@ -38,6 +38,7 @@ from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.site import Site
 from xce.wire import keys
 from xce.wire.router import ListenError, Router
+from xce.wire.trust import next_to
 from xce.wire.zap import Authenticator
 
 AUDIT_S = 0.1
@@ -304,8 +305,7 @@ class Daemon:
 
     def _next_key(self) -> str:
         """The public key that is to be ours soon, '' if none is."""
-        path = Path(self.config.key)
-        path = path.with_name(f"{path.stem}.next.pub")
+        path = Path(next_to(self.config.key)).with_suffix(".pub")
         trouble = self.broker.questions.trouble
         trouble.pop("next key", None)
         try:

@@ -23,6 +23,8 @@ DEPTH = 64
 """Directories held open while a tree is removed; what lies deeper is moved up first."""
 LEFT = 32
 """Leftovers that are named; more are only counted."""
+NOT_FINISHED = "not finished yet"
+"""Of a tree that had more entries than were looked at: it goes on at once."""
 
 
 class Left(NamedTuple):
@@ -118,7 +120,7 @@ class _Remover:
                 self.budget -= 1
                 self._entry(directory.fd, directory.entries.pop())
             elif self.budget <= 0:
-                self._leave(b"", "not finished yet")
+                self._leave(b"", NOT_FINISHED)
                 return
             else:
                 self._leave_directory()

@@ -10,9 +10,8 @@ import stat
 
 from xce.prepare.mounts import ask, changed, found, having, make_point, need_visible, take_off
 from xce.prepare.owner import look_up
-from xce.prepare.step import At, Block, Csi, Done, Evidence, Note, Outcome, Plain, StepFailed, Wait
+from xce.prepare.step import ERRAND_S, At, Block, Csi, Done, Evidence, Note, Outcome, Plain, StepFailed, Wait
 
-_LOOK_S = 0.02
 _SOURCE = "xce-volume"
 _FILE = "device"
 
@@ -63,7 +62,7 @@ class BlockHandler(Plain[Block]):
             }
             arguments |= {"uid": evidence["uid"], "gid": evidence["gid"]}
             if ask(at, "device", arguments, remote=False) is None:
-                return Wait(_LOOK_S, f"making {device_of(step)}")
+                return Wait(ERRAND_S, f"making {device_of(step)}")
             at.node.mark("block.mounted")
             there = found(step.point, ours, at)
         if there is None:

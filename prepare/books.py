@@ -3,10 +3,11 @@
 Memory follows the disk: a phase or a step is further only once its record is written. No decisions here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from xce.model.claim import Chosen
 from xce.model.profile import profile_of
 from xce.prepare.csi import usage
 from xce.prepare.entry import PHASES, Entry, Event, Phase, Report, StepState
@@ -83,6 +84,14 @@ class Books:
         rollback = entry.phase is Phase.UNDOING
         host = entry.order.binding.host
         return At(self.node, entry.id, number, peers, earlier, progress, rollback, entry.words, host)
+
+    def holders(self, wanted: Sequence[Chosen]) -> Iterator[tuple[Chosen, Entry]]:
+        """Who has any of these instances, or a part or the whole of one, in whatever phase."""
+        for entry in self.entries.values():
+            for held in entry.order.binding.instances:
+                for chosen in wanted:
+                    if chosen.id in {held.id, *held.parents} or held.id in chosen.parents:
+                        yield chosen, entry
 
     def admit(self, planned: Sequence[Step], binding: str, *, void: bool = True) -> None:
         """Nobody may have its volumes in a way that excludes it; raises `PlanRefused`.

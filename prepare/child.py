@@ -14,6 +14,7 @@ until the last of them is gone (`alone`), which a lock tells that all children o
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -100,7 +101,7 @@ class _Child:
         try:
             return msgspec.json.decode(text, type=Answer)
         except msgspec.MsgspecError:
-            return Answer(code=5, words=_DIED)
+            return Answer(code=errno.EIO, words=_DIED)
 
     def kill(self) -> None:
         """Tell it to end, whatever it does."""
@@ -173,7 +174,7 @@ class Errands:
             self._news.append(key)  # an older question: what came of it is to be looked at first
             return None
         if asked.answer is None:
-            raise TimeoutError(110, f"the file system did not answer within {self._seconds:g} s")
+            raise TimeoutError(errno.ETIMEDOUT, f"the file system did not answer within {self._seconds:g} s")
         if asked.answer.code:
             raise OSError(asked.answer.code, asked.answer.words, asked.answer.path or None)
         return asked.answer.evidence
@@ -280,7 +281,7 @@ class Errands:
             try:
                 errand.child = self._given(errand)
             except OSError as error:  # no more processes, or descriptors
-                errand.answer = Answer(code=error.errno or 5, words=error.strerror or str(error))
+                errand.answer = Answer(code=error.errno or errno.EIO, words=error.strerror or str(error))
                 self._news.append(key)
                 continue
             errand.until = self._clock() + self._seconds
@@ -297,7 +298,7 @@ class Errands:
         child = _Child(self._lock)
         if not child.ask(errand.name, errand.arguments):
             self._end(child, "")
-            raise OSError(5, _DIED)
+            raise OSError(errno.EIO, _DIED)
         return child
 
     def _leave(self, errand: _Errand) -> None:
@@ -330,7 +331,7 @@ def main() -> None:
             answer = Answer(evidence=ERRANDS[question["errand"]](**question["arguments"]))
         except OSError as error:
             path = error.filename if isinstance(error.filename, str) else ""
-            answer = Answer(code=error.errno or 5, words=error.strerror or str(error), path=path)
+            answer = Answer(code=error.errno or errno.EIO, words=error.strerror or str(error), path=path)
         os.write(1, msgspec.json.encode(answer) + b"\n")
 
 

@@ -18,6 +18,7 @@ from xce.linux import beneath, loopdevice, mountapi, mountinfo, spawn
 from xce.prepare import projects
 from xce.prepare.step import Evidence
 
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LOOKED_AT = 20_000
 """Entries of a tree that are removed in one go."""
 _MKFS = "/sbin/mkfs.ext4"
@@ -190,8 +191,7 @@ def _owned(parent: int, name: str, here: str, uid: int, gid: int, made: list[str
         made.append(here)
     except FileExistsError:
         new = False
-    how = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(name, how, dir_fd=parent)
+    fd = os.open(name, DIRECTORY, dir_fd=parent)
     try:
         found = os.fstat(fd)
         if found.st_uid != uid and (new or found.st_uid == os.geteuid()):
@@ -222,9 +222,8 @@ def _unmake(top: int, made: list[str]) -> None:
 
 def _project(parent: int, name: str) -> int:
     """The project that limits a directory of a shared volume; 0: none."""
-    how = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with opened(os.open(name, how, dir_fd=parent)) as directory:
+        with opened(os.open(name, DIRECTORY, dir_fd=parent)) as directory:
             return projects.of(directory, projects.SHARED)
     except OSError:
         return 0

@@ -1,8 +1,8 @@
 """Carries out orders on a node: prepare, release, and going on after a crash, a reboot, a full disk.
 
 No loop and no threads: whoever owns an `Executor` calls `advance` when it says so, or when something was
-ordered, always from one thread, and reads `news`. In the agent that is the journal's thread, since every
-order and step is synced to disk; the loop's thread hands orders in and takes reports out through queues.
+ordered, always from one thread, and reads `news`. In the agent that is the journal's thread, since records
+are synced to disk; the loop's thread hands orders in and takes reports out through queues.
 Nothing here waits: what can hang is a child's, what needs time is looked at again.
 
 Everything of one binding is in order; bindings do not wait for each other, unless they share a step's key.
@@ -19,11 +19,7 @@ from xce.prepare.carry import Carrier
 from xce.prepare.entry import Entry, Event, Phase, Report, StepState, ended
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
-from xce.prepare.step import (
-    InstanceMap,
-    Node,
-    StepFailed,
-)
+from xce.prepare.step import InstanceMap, Node, StepFailed
 
 _LOOK_S = 0.02
 SLICE_S = 0.05
@@ -127,14 +123,8 @@ class Executor(Carrier):
             raise Refused(f"order of epoch {epoch} is stale: this node has seen epoch {standing.epoch}")
 
     def _check_instances(self, wanted: Sequence[Chosen]) -> None:
-        """Nobody may have any of them, or a part or the whole of one, in whatever phase."""
-        for entry in self.entries.values():
-            for held in entry.order.binding.instances:
-                for chosen in wanted:
-                    if {chosen.id} & {held.id, *held.parents} or held.id in chosen.parents:
-                        raise Refused(
-                            f"instance {chosen.id} is held by binding {entry.id}, which is {entry.phase}"
-                        )
+        for chosen, entry in self.holders(wanted):
+            raise Refused(f"instance {chosen.id} is held by binding {entry.id}, which is {entry.phase}")
 
     def _begin(
         self,

@@ -197,7 +197,7 @@ def _why(path: str) -> str:
         finally:
             os.close(fd)
         path = os.path.dirname(path)
-    return "the kernel does not let us (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, are needed)"
+    return f"the kernel does not let us ({isolation.NEEDED})"
 
 
 def _resolved(evidence: Evidence) -> list[Resolved]:

@@ -5,6 +5,7 @@ not let us, the devices controller of version 1 does the same by text files. Whe
 devices fails and says why.
 """
 
+import errno
 import functools
 import os
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,8 @@ from xce.prepare.step import Isolation
 _KINDS = {"c": bpf.BPF_DEVCG_DEV_CHAR, "b": bpf.BPF_DEVCG_DEV_BLOCK}
 _ACCESS = {"r": bpf.BPF_DEVCG_ACC_READ, "w": bpf.BPF_DEVCG_ACC_WRITE, "m": bpf.BPF_DEVCG_ACC_MKNOD}
 _HELD = "rwm"
+NEEDED = "CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, are needed"
+"""For a filter of version 2."""
 
 
 def find(groups: Cgroup, *, proc: str = "/proc", mechanisms: Sequence[str] = ("bpf", "v1")) -> Isolation:
@@ -40,7 +43,7 @@ def _bpf(groups: Cgroup) -> Isolation:
         os.close(bpf.load(bpf.compile_rules([]), "xce_try"))
         bpf.query(fd)
     except OSError as error:
-        hint = " (CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, are needed)" if error.errno == 1 else ""
+        hint = f" ({NEEDED})" if error.errno == errno.EPERM else ""
         return Isolation("none", reason=f"cannot load device filters: {error.strerror}{hint}")
     finally:
         os.close(fd)

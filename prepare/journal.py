@@ -63,7 +63,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     boot: str
     """Boot of the machine in which it was planned."""
     phase: str
-    """See `execute.Phase`."""
+    """See `entry.Phase`."""
     steps: int
     """How many there are."""
     reason: str = ""
@@ -77,7 +77,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     step: Step
     state: str
-    """See `execute.StepState`."""
+    """See `entry.StepState`."""
     evidence: Evidence = {}
 
 
@@ -285,22 +285,19 @@ class Journal:
 
     def _bring_up(self, connection: sqlite3.Connection) -> None:
         """Take a whole file from its version to ours: all steps, or none."""
-        if version_of(connection) == len(self._steps):
+        missing = self._steps[version_of(connection) :]
+        if not missing:
             return
         with connection:
             connection.execute("BEGIN IMMEDIATE")
-            for step in self._steps[version_of(connection) :]:
+            for step in missing:
                 connection.execute(step)
             connection.execute(f"PRAGMA user_version={len(self._steps)}")
 
     def _make(self) -> None:
         """A file that is empty was damaged: a new one gets its name when it is whole."""
         new = f"{self.path}.new"
-        for old in (
-            new,
-            f"{new}-wal",
-            f"{self.path}-wal",
-        ):  # a log of another file would be taken into this one
+        for old in (new, f"{new}-wal", f"{self.path}-wal"):  # another file's log would be taken into this one
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(old)
         os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -1,6 +1,7 @@
 """This machine as handlers see it: the real roots and clocks, what was tried out once at the start."""
 
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -96,7 +97,7 @@ def groups(settings: Claims, pid: int | str = "self") -> Cgroup:
         return unit
     own = cgroup.own(pid=pid)
     if own is None:
-        raise OSError(2, "no control groups of version 2 are mounted here")
+        raise OSError(errno.ENOENT, "no control groups of version 2 are mounted here")
     above = own.parent()
     return above if os.path.exists(f"{above.path}/cgroup.procs") and above.writable() else own
 

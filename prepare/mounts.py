@@ -118,20 +118,29 @@ def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At) -> Outcome:
                 words = f"another mount ({top.kind} {top.source} {top.root}) lies on {point}"
                 return Wait(_BUSY_S, words, blocker=True)
             return Done()  # it was there before us
-        answer = ask(at, "unmount", {"point": point}, remote=mountinfo.can_hang(top.kind))
-        if answer is None:
-            return Wait(ERRAND_S, f"unmounting {point}")
-        if answer.get("busy"):
-            users = holders.of_mount(top.id, point)
-            who = ", ".join(str(user) for user in users[:4]) or "somebody that cannot be seen"
-            return Wait(_BUSY_S, f"{point} is busy: {who}", blocker=True)
-        at.node.mark("mounts.unmounted")
-        return Wait(0, f"{point} is unmounted")
+        return unmount(top, at)
     if "mount" in evidence and (copies := holders.of_copies(point, evidence["device"])):
         who = ", ".join(str(copy) for copy in copies[:4])
         return Wait(_BUSY_S, f"{point} is still mounted elsewhere: {who}", blocker=True)
     remove_point(point)
     return Done()
+
+
+def unmount(top: Mount, at: At, words: str = "") -> Wait:
+    """Take off what lies topmost on its point, but never what somebody uses; look again afterwards.
+
+    `words`: why it is ours to do.
+    """
+    point = top.point
+    answer = ask(at, "unmount", {"point": point}, remote=mountinfo.can_hang(top.kind))
+    if answer is None:
+        return Wait(ERRAND_S, f"unmounting {point}")
+    if answer.get("busy"):
+        users = holders.of_mount(top.id, point)
+        who = ", ".join(str(user) for user in users[:4]) or "somebody that cannot be seen"
+        return Wait(_BUSY_S, f"{point} is busy: {who}{f' ({words})' if words else ''}", blocker=True)
+    at.node.mark("mounts.unmounted")
+    return Wait(0, f"{point} is unmounted")
 
 
 def having(**fields: str) -> IsOurs:

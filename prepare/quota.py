@@ -13,14 +13,13 @@ from collections.abc import Callable
 
 from xce.linux import beneath, btrfs, mountapi, quota
 from xce.prepare import projects
-from xce.prepare.errand import LOOKED_AT, described, opened, unlink
+from xce.prepare.errand import DIRECTORY, LOOKED_AT, described, opened, unlink
 from xce.prepare.step import Evidence
 
 DATA = "data"
 FREEING = "its space is being freed"
 _SETTLED_S = 1.0
 """After files were removed, until the file system has counted them off."""
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def offer(*, root: str, directory: str, start: int, held: list[int]) -> Evidence:
@@ -28,7 +27,7 @@ def offer(*, root: str, directory: str, start: int, held: list[int]) -> Evidence
 
     Of a project in use, or `held`, nothing is taken; one that the directory has from before stays.
     """
-    with opened(os.open(root, _DIRECTORY)) as top:
+    with opened(os.open(root, DIRECTORY)) as top:
         seen = described(top)
         no_projects = "" if quota.enforced(top) else projects.NOT_KEPT
         volumes = btrfs.trouble(top) if seen["type"] == "btrfs" else "it is not btrfs"
@@ -61,7 +60,7 @@ def room(
     new: bool,
 ) -> Evidence:
     """A directory with a limit; as `measure`. `new`: not if there is an `old` one, to be cleared first."""
-    with opened(os.open(root, _DIRECTORY)) as top:
+    with opened(os.open(root, DIRECTORY)) as top:
         if new and _is_there(top, directory):
             return {"old": True}
         with opened(_made(top, directory, way)) as home:
@@ -104,9 +103,9 @@ def _limit(fd: int, way: str, number: int, size: int) -> None:
 def measure(*, root: str, directory: str, way: str, number: int, size: int) -> Evidence:
     """Number, limit and use of a directory as the kernel has them, and what is not as it should be."""
     with (
-        opened(os.open(root, _DIRECTORY)) as top,
-        opened(os.open(directory, _DIRECTORY, dir_fd=top)) as home,
-        opened(os.open(DATA, _DIRECTORY, dir_fd=home)) as data,
+        opened(os.open(root, DIRECTORY)) as top,
+        opened(os.open(directory, DIRECTORY, dir_fd=top)) as home,
+        opened(os.open(DATA, DIRECTORY, dir_fd=home)) as data,
     ):
         problem = ""
         account: quota.Account | btrfs.Account
@@ -132,7 +131,7 @@ def clear(*, root: str, image: str, directory: str, number: int) -> Evidence:
     """
     if image:
         unlink(root=root, name=image)
-    with opened(os.open(root, _DIRECTORY)) as top:
+    with opened(os.open(root, DIRECTORY)) as top:
         number = number or _number_of(top, directory)
         left, volumes = _remove(top, directory)
         return {"left": left or _counted_off(top, number, volumes)}
@@ -141,7 +140,7 @@ def clear(*, root: str, image: str, directory: str, number: int) -> Evidence:
 def _remove(top: int, directory: str) -> tuple[list[list[str]], list[int]]:
     """A directory of ours with all in it: what is left, and the subvolumes that were destroyed."""
     try:
-        home = os.open(directory, _DIRECTORY, dir_fd=top)
+        home = os.open(directory, DIRECTORY, dir_fd=top)
     except FileNotFoundError:
         return [], []
     with opened(home):
@@ -186,7 +185,7 @@ def _counted_off(top: int, number: int, volumes: list[int]) -> list[list[str]]:
 def _number_of(top: int, directory: str) -> int:
     """The project of a directory of ours, or its subvolume; 0 if it has neither, or is not there."""
     try:
-        with opened(os.open(directory, _DIRECTORY, dir_fd=top)) as home:
+        with opened(os.open(directory, DIRECTORY, dir_fd=top)) as home:
             return projects.of(home, projects.SCRATCH) or btrfs.number(home)
     except OSError:
         return 0

@@ -11,6 +11,7 @@ import zlib
 from typing import Any
 
 from xce.linux import loopdevice
+from xce.linux.beneath import NOT_FINISHED
 from xce.linux.mountinfo import Mount
 from xce.model.profile import Limit
 from xce.prepare.mounts import (
@@ -165,7 +166,7 @@ class ScratchHandler(Plain[Scratch]):
             return Wait(ERRAND_S, f"removing {step.root}/{directory_of(step)}")
         if gone["left"]:
             path, why = gone["left"][0]
-            seconds = 0 if why == "not finished yet" else _LEFT_S
+            seconds = 0 if why == NOT_FINISHED else _LEFT_S
             words = f"{step.root}/{path or directory_of(step)}: {why}"
             return Wait(seconds, words, blocker=seconds > 0 and why != FREEING)
         return Done()

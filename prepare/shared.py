@@ -4,6 +4,7 @@ Made beneath the volume's root without following a link, given to the user, kept
 the claim says. What the user put there is removed only when that time is over, through descriptors.
 """
 
+from xce.linux.beneath import NOT_FINISHED
 from xce.prepare.mounts import ask, is_remote, peer_at_work
 from xce.prepare.owner import look_up
 from xce.prepare.step import (
@@ -96,7 +97,7 @@ class SharedHandler(Plain[Shared]):
             return Wait(ERRAND_S, f"removing directories on {step.root}")
         if gone["left"]:
             path, why = gone["left"][0]
-            seconds = 0 if why == "not finished yet" else _LEFT_S
+            seconds = 0 if why == NOT_FINISHED else _LEFT_S
             return Wait(seconds, f"{step.root}: {path}: {why}", blocker=seconds > 0)
         return Done()
 

@@ -56,7 +56,7 @@ class Trust:
         if path := self._file():
             self._keep(self._tried, path)
             with contextlib.suppress(OSError):
-                os.unlink(_next_to(path))
+                os.unlink(next_to(path))
         if not self.fault:
             self._next = b""
 
@@ -69,11 +69,11 @@ class Trust:
             return  # on the broker's own host the file is the broker's
         self._next = public.encode()
         if path:
-            self._keep(self._next, _next_to(path))
+            self._keep(self._next, next_to(path))
 
     def _following(self) -> bytes:
         path = self._file()
-        return self._next or (_held(_next_to(path)) if path else b"")
+        return self._next or (_held(next_to(path)) if path else b"")
 
     def _keep(self, public: bytes, path: str) -> None:
         """Write a key, whole or not at all."""
@@ -91,8 +91,8 @@ class Trust:
             self.fault = f"the broker's next key cannot be kept: {error}; {way_out}"
 
 
-def _next_to(path: str) -> str:
-    """Where the next key lies."""
+def next_to(path: str) -> str:
+    """Where the next key lies, beside the broker's present one."""
     base, extension = os.path.splitext(path)
     return f"{base}.next{extension}"
 

@@ -22,6 +22,7 @@ from xce.model.message import KeyAdd, KeyRevoke, KeysRequest, KeyView
 from xce.model.role import Role
 from xce.wire import keys, token
 from xce.wire.token import Token
+from xce.wire.trust import next_to
 
 SUMMARY = COMMANDS["token"]
 ABOUT = """
@@ -124,7 +125,7 @@ def _new(options: argparse.Namespace) -> int:
 
 def _following(broker_key: Path) -> bytes:
     """The key that the broker is about to have: a token that is made now is good before and after."""
-    path = broker_key.with_name(f"{broker_key.stem}.next{broker_key.suffix}")
+    path = Path(next_to(str(broker_key)))
     return keys.load(path, secret=False).public if path.exists() else b""
 
 

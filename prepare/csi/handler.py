@@ -10,19 +10,18 @@ import errno
 import os
 import stat
 
-from xce.linux import disks, holders, mountinfo
+from xce.linux import disks, mountinfo
 from xce.model import csi
 from xce.model.claim import AccessMode
 from xce.model.csi import Backoff, NodeAbility, Outcome
 from xce.prepare.csi import calls, growth, usage
 from xce.prepare.csi.usage import VOLUME, Event, State
-from xce.prepare.mounts import ask, at_point, changed, found, need_visible
+from xce.prepare.mounts import ask, at_point, changed, found, need_visible, unmount
 from xce.prepare.step import At, Csi, Done, Evidence, Note, Plain, StepFailed, Wait
 from xce.prepare.step import Outcome as StepOutcome
 
 _LOOK_S = 0.02
 _PLUGIN_S = 0.05
-_BUSY_S = 0.5
 _OWN_ERROR = Backoff(0.2, 5)
 """After an error of the plugin's while it takes something back."""
 _PATIENCE = 3
@@ -255,7 +254,7 @@ def _take_back(step: Csi, call: csi.Call, path: str, at: At) -> Wait | None:
         return Wait(
             _OWN_ERROR.delay(count) if told.outcome is not Outcome.OK else 0, calls.words_of(step, verb, told)
         )
-    return _unmount(mounts[-1][0], calls.words_of(step, verb, told), at)
+    return unmount(at_point(mounts[-1][0], at)[-1], at, calls.words_of(step, verb, told))
 
 
 def _other_way(step: Csi, verb: str, path: str, told: csi.Told, at: At) -> Wait | None:
@@ -273,19 +272,6 @@ def _other_way(step: Csi, verb: str, path: str, told: csi.Told, at: At) -> Wait 
         if count == _PATIENCE - 1:
             _put_leaf(path, file=step.block and path == step.target)
     return Wait(_OWN_ERROR.delay(count), calls.words_of(step, verb, told))
-
-
-def _unmount(point: str, words: str, at: At) -> Wait:
-    """The plugin does not take it off: we do, but never what somebody uses."""
-    top = at_point(point, at)[-1]
-    answer = ask(at, "unmount", {"point": point}, remote=mountinfo.can_hang(top.kind))
-    if answer is None:
-        return Wait(_LOOK_S, f"unmounting {point}")
-    if answer.get("busy"):
-        users = holders.of_mount(top.id, point)
-        who = ", ".join(str(user) for user in users[:4]) or "somebody that cannot be seen"
-        return Wait(_BUSY_S, f"{point} is busy: {who} ({words})", blocker=True)
-    return Wait(0, f"{point} is unmounted")
 
 
 # --------------------------------------------------------------------------------------------------- places
