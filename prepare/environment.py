@@ -1,8 +1,8 @@
 """The files in which a consumer finds what it was given: `env`, `claim.json`, and a CDI file for containers.
 
 Written last, from the evidence of the steps before, each replaced whole and readable by root alone, since the
-user's variables are in them. Variables of the user never replace
-one that is rendered. In a container the paths are others (`/xce/NAME`) than on the host.
+user's variables are in them. Variables of the user never replace one that is rendered. In a container the
+paths are others (`/xce/NAME`) than on the host.
 """
 
 import contextlib

@@ -5,6 +5,7 @@ whoever starts its processes puts them into every group that the evidence lists.
 """
 
 import os
+import signal
 
 from xce.linux.cgroup import Cgroup
 from xce.prepare.step import At, Done, Evidence, Group, Outcome, Plain, Wait
@@ -60,7 +61,7 @@ class GroupHandler(Plain[Group]):
         now = at.node.clock()
         if _TOLD not in at.progress:
             at.progress[_TOLD] = now
-            group.signal(15)
+            group.signal(signal.SIGTERM)
             return Wait(_SOON_S, "its processes were told to end")
         left = at.progress[_TOLD] + step.grace_s - now
         if left > 0:

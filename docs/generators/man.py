@@ -257,7 +257,7 @@ def bash_completion() -> str:
     ]
     for program, (package, _line, commands, _about, _also) in PROGRAMS.items():
         for command in commands:
-            lines.append(f"        {program}/{command}) words='{' '.join(completions(package, command))}' ;;")
+            lines.append(f"        {program}/{command}) words='{completions(program, package, command)}' ;;")
     lines += [
         "        *) words='' ;;",
         "    esac",
@@ -283,21 +283,22 @@ def zsh_completion() -> str:
     for program, (package, _line, commands, _about, _also) in PROGRAMS.items():
         for command in commands:
             lines.append(
-                f"        {program}/{command}) offered=({' '.join(completions(package, command))}) ;;"
+                f"        {program}/{command}) offered=({completions(program, package, command)}) ;;"
             )
     lines += ["    esac", "    compadd -a offered", "    _files", "fi", ""]
     return "\n".join(lines)
 
 
-def completions(package: str, command: str) -> list[str]:
-    """Subcommands and options of a command, as its help names them."""
+def completions(program: str, package: str, command: str) -> str:
+    """Subcommands and options of a command, by its help; what stands behind another command is that one's."""
     module = importlib.import_module(f"{package}.{command}")
     found = (
         list(agent_reporters.COMMANDS) if module is agent_reporters else [verb for verb, _ in _verbs(module)]
     )
     for _title, text in helps(package, command):
-        found += re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)
-    return list(dict.fromkeys(found))
+        own = re.sub(rf"(?!{program} {command}\b)xce-\w+ [a-z].*", "", text)
+        found += re.findall(r"(?<![\w-])--[a-z][a-z-]*", own)
+    return " ".join(dict.fromkeys(found))
 
 
 def _quoted(text: str) -> str:

@@ -17,7 +17,7 @@ from xce.model.csi import Backoff, NodeAbility, Outcome
 from xce.prepare.csi import calls, growth, usage
 from xce.prepare.csi.usage import VOLUME, Event, State
 from xce.prepare.mounts import ask, at_point, changed, found, need_visible, unmount
-from xce.prepare.step import At, Csi, Done, Evidence, Note, Plain, StepFailed, Wait
+from xce.prepare.step import ERRAND_S, At, Csi, Done, Evidence, Note, Plain, StepFailed, Wait
 from xce.prepare.step import Outcome as StepOutcome
 
 _LOOK_S = 0.02
@@ -167,13 +167,13 @@ class CsiHandler(Plain[Csi]):
         try:
             if step.read_only and not step.block and "ro" not in there[0].options.split(","):
                 answer = ask(at, "set-read-only", {"point": step.target}, remote=remote)
-                return Wait(_LOOK_S if answer is None else 0, f"making {step.target} read-only")
+                return Wait(ERRAND_S if answer is None else 0, f"making {step.target} read-only")
             kind = ask(at, "kind", {"point": step.target}, remote=remote)
         except OSError as error:
             words = f"plugin {step.plugin} says OK, but the file system does not work: {error.strerror}"
             raise StepFailed(words) from error
         if kind is None:
-            return Wait(_LOOK_S, f"looking at {step.target}")
+            return Wait(ERRAND_S, f"looking at {step.target}")
         wanted = "device" if step.block else "directory"
         if kind["kind"] != wanted:
             raise StepFailed(f"plugin {step.plugin} has put a {kind['kind']} at the target, not a {wanted}")

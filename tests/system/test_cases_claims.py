@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.harness import AgentProgram, Site
-from tests.system.test_claims import ASK, OTHER, OWN, ended, node, place, ready, run_in, until_there
+from tests.system.test_claims import ASK, OTHER, OWN, alone, ended, node, place, ready, run_in, until_there
 from tests.system.test_clock import BACK_S, shifted
 from xce.broker.client import BrokerRefused, Client, Fresh
 from xce.model import message as m
@@ -46,10 +46,7 @@ def settled(client: Client, made: list[str]) -> bool:
 
 def test_c_sta_01_whichever_state_file_of_an_agent_is_empty_both_claims_stay(site: Site) -> None:
     """Nothing is given away, nothing released, nobody unconfined; what is damaged is set aside."""
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     with site.client() as client:
         made = two_ready(client)
         agent.stop()
@@ -75,10 +72,7 @@ def test_c_sta_01_whichever_state_file_of_an_agent_is_empty_both_claims_stay(sit
 
 
 def test_c_sta_01_a_broker_that_lost_its_store_gives_away_no_device_that_is_in_use(site: Site) -> None:
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     with site.client() as client:
         two_ready(client)
     site.broker.stop()
@@ -194,10 +188,7 @@ def test_c_msg_05_a_late_listener_sees_claims_as_the_broker_holds_them(site: Sit
 
 
 def test_a_host_that_is_told_to_take_no_claims_keeps_those_that_it_has(site: Site) -> None:
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     with site.client() as client:
         made = two_ready(client)
         agent.stop()

@@ -79,6 +79,15 @@ def until_there(site: Site, *names: str) -> None:
     site.until(there)
 
 
+def alone(site: Site) -> AgentProgram:
+    """A broker, and one node that it knows, `node1`."""
+    agent = node(site, "node1")
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    return agent
+
+
 def place(client: Client, claim: str, host: str, card: str, consumer: str) -> m.Place:
     ref = client.snapshot([f"host:{host}"]).locations[f"host:{host}"].inventories["cards"]
     pick = m.Pick(id=card, reporter="cards", generation=ref.generation)
@@ -124,10 +133,7 @@ ASK = Ask(
 
 def test_a_claim_is_made_true_on_the_node_and_taken_back(site: Site) -> None:
     """READY means that the job can open its device and no other; RELEASED, that nothing is left."""
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job-7", ask=ASK)))
         (binding,) = ready(client, place(client, "job-7", "node1", "card-own", "7"))
@@ -144,10 +150,7 @@ def test_a_claim_is_made_true_on_the_node_and_taken_back(site: Site) -> None:
 
 def test_an_agent_that_is_killed_adopts_what_is_there_and_prepares_nothing_twice(site: Site) -> None:
     """The job runs on while the agent is away; so does its filter; the controller sees it back in seconds."""
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
         (binding,) = ready(client, place(client, "job", "node1", "card-own", "j"))
@@ -191,10 +194,7 @@ def test_two_nodes_one_gang_ready_at_once_and_gone_together(site: Site) -> None:
 
 
 def test_a_broker_that_is_killed_while_nodes_work_finds_everything_as_it_is(site: Site) -> None:
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
         order = m.ClaimBind(id="once", places=[place(client, "job", "node1", "card-own", "j")])
@@ -214,10 +214,7 @@ def test_a_silent_node_keeps_its_claims_and_is_back_without_a_second_prepare(
     site: Site,
 ) -> None:
     """C-MSG-02: the connection stands and nobody answers; lost after three heartbeats, back within 30 s."""
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="job", ask=ASK)))
         (binding,) = ready(client, place(client, "job", "node1", "card-own", "j"))
@@ -243,10 +240,7 @@ def test_a_silent_node_keeps_its_claims_and_is_back_without_a_second_prepare(
 
 def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Site) -> None:
     """list, why, plan, run, and the socket's verbs that a worker uses."""
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     with site.client() as client:
         missing = agent.command("claim", "why", "job")
         assert (missing.returncode, "there is no binding, claim or consumer 'job'" in missing.stderr) == (
@@ -285,10 +279,7 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
 
 
 def test_who_waits_for_a_binding_that_fails_is_told_at_once_and_why(site: Site) -> None:
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     lacking = Ask(mounts=[MountAsk(name="data", source="nowhere")])
     with site.client() as client:
         client.ask(m.ClaimCreate(id="", claim=Claim(id="bad", ask=lacking)))
@@ -314,10 +305,7 @@ def test_who_waits_for_a_binding_that_fails_is_told_at_once_and_why(site: Site) 
 
 def test_what_a_binding_would_do_is_shown_before_there_is_one(site: Site, tmp_path: Path) -> None:
     """The steps in words, what is in the way, and nothing done."""
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     file = tmp_path / "job.yaml"
     file.write_text("ask:\n  instances: [{kind: card}]\n  ports: [{name: http, count: 2}]\n")
     dry = ("claim", "plan", "--file", str(file), "--instances", "card-own", "--consumer", "9")
@@ -364,10 +352,7 @@ def test_the_worker_in_c_starts_a_job_inside_its_claim_and_nothing_of_it_outside
         str(tmp_path / "worker"),
     ]
     subprocess.run(strict, check=True)
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    agent = alone(site)
     start = [str(tmp_path / "worker"), agent.socket, "job"]
     late = subprocess.run([*start, "0.2", "true"], capture_output=True, text=True, check=False, timeout=20)
     assert late.returncode == 125

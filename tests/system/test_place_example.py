@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.harness import Site
-from tests.system.test_claims import node, until_there
+from tests.system.test_claims import alone
 
 pytestmark = [
     pytest.mark.system,
@@ -31,10 +31,7 @@ def place(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_places_a_job_on_a_host_that_has_what_it_needs_and_leaves_nothing(site: Site) -> None:
-    agent = node(site, "node1")
-    site.broker.start()
-    agent.start()
-    until_there(site, "node1")
+    alone(site)
     done = place(site, "job1", "card=2")
     assert done.returncode == 0, done.stderr
     assert "on node1 is ready" in done.stdout
