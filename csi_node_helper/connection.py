@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from grpclib.client import Channel
 from grpclib.const import Cardinality
+from grpclib.encoding.proto import ProtoCodec
 from grpclib.exceptions import GRPCError
 
 from xce.csi_node_helper import verbs
@@ -19,6 +20,8 @@ from xce.model.csi import Outcome
 _CONNECT_S = 5.0
 _GRACE_S = 1.0
 """After the deadline, for the library to notice it."""
+ANSWER_BYTES = 1 << 16
+"""Many times what the protocol lets a plugin say; whatever it is becomes frames that the agent takes."""
 
 File: TypeAlias = tuple[int, int, int]
 """Device, inode and time of change: the number of a file that is gone is given to the next one."""
@@ -30,6 +33,16 @@ class CallFailed(Exception):
     def __init__(self, outcome: Outcome, code: int, message: str) -> None:
         super().__init__(message)
         self.outcome, self.code, self.message = outcome, code, message
+
+
+class _Codec(ProtoCodec):
+    """Of answers that are not too long."""
+
+    def decode(self, data: bytes, message_type: Any) -> Any:
+        if len(data) > ANSWER_BYTES:
+            words = f"the plugin has answered with {len(data)} bytes, and {ANSWER_BYTES} are the most"
+            raise CallFailed(Outcome.UNCERTAIN, 0, words)
+        return super().decode(data, message_type)
 
 
 class _Channel(Channel):
@@ -58,7 +71,7 @@ class Connection:
         """Which file the socket is now; None if there is none."""
         try:
             about = os.stat(self.path)
-        except OSError:
+        except (OSError, ValueError):  # a plugin that registers names a path, and no path has a NUL
             return None
         return about.st_dev, about.st_ino, about.st_ctime_ns
 
@@ -109,12 +122,12 @@ class Connection:
             self._link = None
             if old is not None:
                 self._drop_unless_used(old)
-            channel = _Channel(path=self.path)
+            channel = _Channel(path=self.path, codec=_Codec())
             try:
                 await asyncio.wait_for(channel.__connect__(), _CONNECT_S)
             except (OSError, TimeoutError) as error:
                 channel.close()
-                words = getattr(error, "strerror", None) or "nobody takes the connection"
+                words = getattr(error, "strerror", None) or str(error) or "nobody takes the connection"
                 raise CallFailed(Outcome.NEVER_SENT, 0, f"cannot connect to {self.path}: {words}") from error
             self._link = _Link(channel, file)
             return self._link

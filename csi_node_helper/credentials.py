@@ -74,9 +74,9 @@ async def _answer(path: str, arguments: Sequence[str], seconds: float) -> bytes:
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     try:
         child = spawn.spawn([path, *arguments], _ENVIRONMENT, fds={1: theirs})
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter: a NUL in an argument
         os.close(ours)
-        raise CredentialsRefused(f"cannot run {path}: {error.strerror}") from error
+        raise CredentialsRefused(f"cannot run {path}: {getattr(error, 'strerror', error)}") from error
     finally:
         os.close(theirs)
     handle = spawn.handle(child)

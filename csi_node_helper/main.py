@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ PROGRAM = "xce-csi-node-helper"
 NAME = "xce-csi-helper"
 """As process lists show it; the kernel keeps 15 characters."""
 SOCKET = 3
+MEMORY_BYTES = 512 << 20
+"""Many times what it needs: a plugin may send without end."""
 UNWANTED = ("ssl", "typing_extensions")
 """What asyncio, grpclib and msgspec load if it is there: 5 MB for nothing, since plugins are on this node."""
 HELP = f"""\
@@ -80,6 +83,8 @@ def _serve(ours: socket.socket) -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(NAME, encoding="ascii")
     syscalls.leave_no_core()
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, most))
     os.chdir("/")  # nothing is kept busy by it
     asyncio.run(serve(ours))
 

@@ -7,6 +7,7 @@ carries no secrets may be answered with the words of an earlier one. In memory o
 import base64
 import json
 import re
+import shlex
 import urllib.parse
 from collections.abc import Iterable, Iterator
 
@@ -14,6 +15,8 @@ HIDDEN = "[hidden]"
 _REMEMBERED = 16384
 _INNER = 6
 """Characters of the inside of base64 that are no word by chance."""
+_SAFE = ("", "/", "$&+=:@", "$&+,;=")
+"""What stays as it is in a query, a path, an element of a path, and the user of an address."""
 _SHORT = 3
 """Values so short are in every text by chance: a text with one of them as a word is hidden whole."""
 
@@ -51,11 +54,18 @@ def _forms(value: str) -> set[str]:
     plain.discard("")
     forms = set(plain)
     for one in plain:
-        forms |= {urllib.parse.quote(one, safe=""), urllib.parse.quote_plus(one)}
-        forms |= {repr(one)[1:-1], json.dumps(one)[1:-1], json.dumps(one, ensure_ascii=False)[1:-1]}
+        forms |= {urllib.parse.quote(one, safe=safe) for safe in _SAFE} | {urllib.parse.quote_plus(one)}
+        forms |= {repr(one)[1:-1], json.dumps(one)[1:-1], shlex.quote(one)}
+        forms |= {json.dumps(one, ensure_ascii=False)[1:-1], _json_for_pages(one)}
         for encoded in _encoded(one.encode()):
             forms |= {encoded, encoded.replace("+", "-").replace("/", "_")}
     return forms
+
+
+def _json_for_pages(value: str) -> str:
+    """As languages write JSON that may become a part of a page."""
+    text = json.dumps(value, ensure_ascii=False)[1:-1]
+    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
 def _encoded(value: bytes) -> Iterator[str]:

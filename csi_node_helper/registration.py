@@ -46,10 +46,17 @@ class Registration:
             if there.get(path) != known.file:
                 del self._known[path]
                 if known.plugin:
-                    self._remove(known.plugin)
-        for path, file in there.items():
-            if path not in self._known and (plugin := await self._register(path)) is not None:
+                    self._let_go(known.plugin)
+        new = {path: file for path, file in there.items() if path not in self._known}
+        answers = await asyncio.gather(*(self._register(path) for path in new))  # one may hang
+        for (path, file), plugin in zip(new.items(), answers, strict=True):
+            if plugin is not None:
                 self._known[path] = _Known(file, plugin)
+
+    def _let_go(self, plugin: str) -> None:
+        """Who was refused, or is there under the same name, is asked anew: the place is free."""
+        self._remove(plugin)
+        self._known = {path: one for path, one in self._known.items() if one.plugin not in {"", plugin}}
 
     def _sockets(self) -> dict[str, File]:
         found: dict[str, File] = {}

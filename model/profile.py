@@ -226,6 +226,8 @@ def _csi_problems(volume: Volume, of: CsiVolume) -> Iterator[tuple[str, str]]:
         yield "csi", "takes the place of a path and of a source"
     if len(of.id.encode()) > CSI_TEXT:
         yield "csi.id", f"must have at most {CSI_TEXT} bytes"
+    if not of.id.isprintable():
+        yield "csi.id", "must be printable"
     if of.block and (volume.type or volume.options or of.group):
         yield "csi.block", "is a device: type, options and group are of file systems"
     if of.secrets and not of.secrets.startswith("/"):

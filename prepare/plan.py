@@ -218,10 +218,10 @@ class _Planner:
                 f"and the profile's volume '{mount.source}' is another one"
             )
         number = of.id or provided
-        if not 0 < len(number.encode()) <= CSI_TEXT:
+        if not (0 < len(number.encode()) <= CSI_TEXT and number.isprintable()):
             raise PlanRefused(
                 f"mount {mount.name}: the profile leaves the id of volume '{mount.source}' to the claim's "
-                f"provider, which must say a volume_id of at most {CSI_TEXT} bytes"
+                f"provider, which must say a volume_id of at most {CSI_TEXT} printable bytes"
             )
         return number
 

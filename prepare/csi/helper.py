@@ -25,6 +25,10 @@ _SETTLED_S = 60.0
 """A helper that has lived so long did not fail at its start."""
 _READ = 1 << 16
 _WRITE_S = 2.0
+_PULSE_S, _HUNG_S = 10.0, 20.0
+"""A helper that is silent for so long is asked for a sign, and ended when it gives none."""
+_PULSE = csi.Ask(id="pulse", plugin="", call=csi.Look())
+"""To no plugin, which any helper answers at once."""
 _SOCKET = 3
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 
@@ -48,6 +52,9 @@ class HelperClient:
         self._seen: dict[str, csi.Seen] = {}
         self._number = 0
         self._started = self._start_at = 0.0
+        self._heard = 0.0
+        self._pulse: float | None = None
+        """Since when a sign is waited for."""
         self._failures = 0
         self.pid: int | None = None
         self.problem = ""
@@ -123,14 +130,25 @@ class HelperClient:
 
     def poll(self) -> None:
         """Take in what the helper has said."""
-        if self._socket is not None and (words := self._hear()):
+        if self._socket is not None and (words := self._hear() or self._feel()):
             self._ended(words)
+
+    def _feel(self) -> str:
+        """Why it is ended, '' if it lives. Deadlines are its own: nobody else would end what it hangs in."""
+        now = self._clock()
+        if self._pulse is None and now - self._heard > _PULSE_S:
+            self._pulse = now
+            self._send(_PULSE)
+        if self._pulse is None or now - self._pulse <= _HUNG_S:
+            return ""
+        return f"it has hung for {now - self._heard:.0f} s"
 
     def _hear(self) -> str:
         """Take in what is there; why there will be no more, '' if there may be."""
         assert self._socket is not None
         try:
             while more := self._socket.recv(_READ):
+                self._heard, self._pulse = self._clock(), None
                 *lines, self._text = (self._text + more).split(b"\n")
                 for line in lines:
                     self._take(self._decoder.decode(line))
@@ -167,6 +185,7 @@ class HelperClient:
             theirs.close()
         ours.setblocking(False)
         self._socket, self._started, self.problem = ours, self._clock(), ""
+        self._heard, self._pulse = self._started, None
         return self._send(self._plugins)
 
     def _send(self, message: csi.ToHelper) -> bool:

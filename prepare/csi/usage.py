@@ -180,6 +180,9 @@ def not_the_volume(top: Mount, directory: str, mounts: Sequence[Mount]) -> str:
         return ""
     inside = directory.removeprefix(under.point.rstrip("/"))
     ours = (under.root.rstrip("/") + inside).rstrip("/")
-    if (top.root + "/").startswith(ours + "/"):
+    root = top.root.rstrip("/")
+    if f"{root}/".startswith(f"{ours}/") or f"{ours}/".startswith(
+        f"{root}/"
+    ):  # ours, or all claims are in it
         return f"{top.point} is a directory of this node ({top.root}), not the volume"
     return ""

@@ -20,6 +20,8 @@ import msgspec
 
 from xce.model.profile import Volume
 
+_DIGITS = 18
+"""Of a size: the protocol's numbers have no more."""
 ID, CAPACITY, VOLUME, PUBLISH = "volume_id", "capacity_bytes", "volume_context", "publish_context"
 
 
@@ -52,7 +54,7 @@ def of(words: Mapping[str, str], *, mount: str, host: str, only: bool) -> Words:
     size = mine.get(CAPACITY, "")
     return Words(
         id=mine.get(ID, ""),
-        bytes=int(size) if size.isascii() and size.isdecimal() else 0,
+        bytes=int(size) if size.isascii() and size.isdecimal() and len(size) <= _DIGITS else 0,
         context=_below(mine, VOLUME),
         publish_context={**_below(mine, PUBLISH), **_below(mine, f"{PUBLISH}@{host}")},
     )

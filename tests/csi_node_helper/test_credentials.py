@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.csi_node_helper.world import World, until
+from tests.csi_node_helper.world import CAPABILITY, World, until
 from xce.linux import proc
+from xce.model import csi
 from xce.model.csi import Outcome
 
 pytestmark = pytest.mark.root
@@ -93,3 +94,17 @@ def test_what_cannot_be_run_is_told(world: World) -> None:
     told = world.call(world.stage(secrets=str(path)))
     assert told.outcome is Outcome.NEVER_SENT
     assert "cannot run" in told.message
+
+
+def test_a_volume_that_no_argument_can_name_is_told_and_leaves_no_descriptor(world: World) -> None:
+    world.seen()
+    call = csi.Stage(
+        volume="a\0b", staging=world.place("s"), capability=CAPABILITY, secrets=program(world, "echo '{}'")
+    )
+    descriptors = Path(f"/proc/{world.client.pid}/fd")
+    told = world.call(call)
+    before = len(list(descriptors.iterdir()))
+    for _ in range(3):
+        told = world.call(call)
+    assert (told.outcome, "cannot run" in told.message) == (Outcome.NEVER_SENT, True)
+    assert len(list(descriptors.iterdir())) == before

@@ -64,6 +64,22 @@ def test_a_secret_is_hidden_in_every_form(text: str) -> None:
         assert form not in hide(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"password":"a\u0026b\u003cc:d@e/f\u003e"}',
+        "https://u:a&b%3Cc%3Ad%40e%2Ff%3E@server",
+        "https://server/a&b%3Cc:d@e%2Ff%3E",
+        "sh: 'a&b<c:d@e/f>'",
+    ],
+)
+def test_a_secret_is_hidden_as_other_languages_quote_it(text: str) -> None:
+    hide = Redactor()
+    hide.learn(["a&b<c:d@e/f>"])
+    assert HIDDEN in hide(text)
+    assert "b" not in hide(text).replace(HIDDEN, "")
+
+
 def test_a_short_secret_hides_the_whole_text_and_a_text_without_any_stays() -> None:
     hide = Redactor()
     hide.learn(["x", "longer"])

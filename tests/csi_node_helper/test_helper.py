@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.csi_node_helper.world import CAPABILITY, World, mounted, until
+from xce.csi_node_helper.connection import ANSWER_BYTES
 from xce.model import csi
 from xce.model.csi import Outcome
 from xce.prepare.csi.helper import HelperClient
@@ -245,3 +246,51 @@ def test_a_secrets_file_that_others_can_read_stops_the_call_before_it_is_made(wo
     assert told.outcome is Outcome.NEVER_SENT
     assert "mode 0600" in told.message
     assert world.plugin.calls("NodeStageVolume") == []
+
+
+@pytest.mark.parametrize("much", [ANSWER_BYTES, 3 << 20])
+def test_an_answer_that_is_too_long_is_refused_and_the_next_one_heard(world: World, much: int) -> None:
+    """No frame could hold it: nobody would hear of the call again."""
+    world.plugin.control(longer={"NodeGetVolumeStats": much})
+    statistics = csi.Statistics(volume="vol1", path="/x")
+    told = world.call(statistics)
+    assert told.outcome is Outcome.UNCERTAIN
+    assert f"and {ANSWER_BYTES} are the most" in told.message
+    world.plugin.control()
+    assert world.call(statistics).outcome is Outcome.OK
+
+
+def test_a_plugin_that_says_too_much_of_itself_is_shown_with_that_and_followed(world: World) -> None:
+    world.plugin.control(
+        topology={f"k{number}": "v" * 1000 for number in range(2000)}, abilities=[*range(1, 300_000)]
+    )
+    world.call(csi.Look())
+    assert "are the most" in world.seen(ready=False).problem
+    world.plugin.control(topology={"zone": "b"})
+    assert world.seen(ready=True, topology={"zone": "b"}).problem == ""
+
+
+def test_a_helper_that_hangs_is_ended_and_its_calls_are_made_again(world: World) -> None:
+    """All deadlines are its own: stopped, or stuck in a dead file system, it would be waited for for ever."""
+    late = [0.0]
+    client = HelperClient(world.plugins, lambda: time.monotonic() + late[0], program=world.program)
+    try:
+        until("the plugin", lambda: (seen := client.seen("fake")) and seen.ready)
+        first = client.pid
+        late[0] += 3600
+        client.poll()
+        assert until("an answer", lambda: client.ask("k", "fake", csi.Look())).outcome is Outcome.OK
+        assert client.pid == first, "an hour in which nobody asked is no hang"
+        os.kill(first or 0, signal.SIGSTOP)
+        assert client.ask("k", "fake", csi.Look()) is None
+        for _ in range(3):
+            late[0] += 15
+            client.poll()
+        told = client.ask("k", "fake", csi.Look())
+        assert told is not None
+        assert (told.outcome, "it has hung" in told.message) == (Outcome.UNCERTAIN, True)
+        late[0] += 60
+        until("the plugin", lambda: (seen := client.seen("fake")) and seen.ready)
+        assert client.pid not in {first, None}
+    finally:
+        client.close()

@@ -60,6 +60,8 @@ def test_its_memory_goes_to_no_disk_and_it_stands_in_nobodys_way(world: World) -
     mine = Path(f"/proc/{world.client.pid}")
     assert (mine / "comm").read_text() == f"{helper.NAME}\n"
     assert os.readlink(mine / "cwd") == "/"
+    soft, _ = resource.prlimit(world.client.pid, resource.RLIMIT_DATA)
+    assert soft == helper.MEMORY_BYTES, "a plugin may send without end"
     handle = os.pidfd_open(world.client.pid)
     resource.prlimit(world.client.pid, resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     os.kill(world.client.pid, signal.SIGABRT)

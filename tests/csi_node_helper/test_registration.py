@@ -1,6 +1,9 @@
 """The registration folder: a stock registrar's plugin is found, answered, followed and let go."""
 
 import os
+import socket
+import time
+from typing import Any
 
 import pytest
 
@@ -12,10 +15,10 @@ pytestmark = pytest.mark.root
 NAME = "fake.xce.example"
 
 
-def register(world: World, **registrar: object) -> str:
+def register(world: World, also: str = "", **registrar: Any) -> str:
     folder = world.place("registry")
     world.plugin.stop()
-    world.plugin.control(registry=folder, registrar=registrar)
+    world.plugin.control(registry=folder, also=also, registrar=registrar)
     world.plugin.start()
     world.client.configure(csi.Plugins(registration=folder))
     return folder
@@ -42,7 +45,7 @@ def test_a_plugin_that_registers_is_used_by_its_own_name(world: World) -> None:
     [({"type": "DRAPlugin"}, "of type CSIPlugin"), ({"supported_versions": ["0.3.0"]}, "version 1")],
     ids=["kind", "version"],
 )
-def test_one_that_does_not_fit_is_told_why(world: World, registrar: dict[str, object], words: str) -> None:
+def test_one_that_does_not_fit_is_told_why(world: World, registrar: dict[str, Any], words: str) -> None:
     world.seen()
     register(world, **registrar)
     assert words in str(notified(world)["error"])
@@ -69,3 +72,31 @@ def test_a_plugin_cannot_register_under_the_name_of_one_that_an_admin_has_writte
     os.utime(f"{folder}/{NAME}-reg.sock")
     until("a refusal", lambda: "has a plugin" in str(notified(world).get("error")))
     assert world.seen(NAME, asked=True).socket == world.plugin.socket
+
+
+def test_a_registrar_that_hangs_keeps_no_other_waiting(world: World) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(world.place("registry") + "/a-reg.sock")  # the first of the folder
+        mute.listen()
+        world.seen()
+        register(world)
+        began = time.monotonic()
+        world.seen(NAME, ready=True)
+        assert time.monotonic() - began < 4
+
+
+def test_of_two_registrars_of_one_plugin_the_second_stays_when_the_first_is_gone(world: World) -> None:
+    """As when a new release of a vendor's calls its socket otherwise, and is started beside the old one."""
+    world.seen()
+    folder = register(world, also="new-reg.sock")
+    until("both", lambda: len(world.plugin.calls("NotifyRegistrationStatus")) == 2)
+    os.unlink(f"{folder}/{NAME}-reg.sock")
+    until("the second anew", lambda: len(world.plugin.calls("NotifyRegistrationStatus")) == 3)
+    assert world.seen(NAME, ready=True).problem == ""
+
+
+@pytest.mark.parametrize("endpoint", ["/a\0b", "/" + "a" * 200])
+def test_an_endpoint_that_is_no_path_of_a_socket_is_shown(world: World, endpoint: str) -> None:
+    world.seen()
+    register(world, endpoint=endpoint)
+    assert world.seen(NAME, asked=False, ready=False).problem != ""

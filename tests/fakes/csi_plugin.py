@@ -7,9 +7,11 @@ In FOLDER are its socket `csi.sock`, the backing directories of volumes `backing
     controller  abilities of its controller service; absent: it has none here
     abilities, services, version, node_id, max_volumes, topology   what it says of itself
     registry    folder for a registrar's socket; registrar: what it says instead of the truth
+    also        name of a second registrar's socket there
     faults      method -> {code, message, delay_s, hang, die: before|after, late_s, times}
     usage, abnormal   what it says of a volume's space and condition; capacity: of its size after it grew
     secret      what must be the secret `key` of Stage
+    longer      method -> so many bytes more in its answer, in a field that nobody knows
     source      directory that is bound instead of the backing one
     stage       mount | nothing | below; filesystem: bind | tmpfs | loop
     device      what a block volume is published as, instead of a loop device of its own
@@ -80,6 +82,12 @@ def below(path: str) -> list[str]:
     return [mount.point for mount in mountinfo.read() if (mount.point + "/").startswith(path + "/")]
 
 
+def varint(number: int) -> bytes:
+    if number < 128:
+        return bytes([number])
+    return bytes([number & 127 | 128]) + varint(number >> 7)
+
+
 def block(request: Any) -> bool:
     return bool(request.volume_capability.HasField("block"))
 
@@ -110,7 +118,11 @@ class Plugin:
     def _handler(self, name: str, method: Method) -> Handler:
         async def serve(stream: Any) -> None:
             request = await stream.recv_message()
-            await stream.send_message(await self.serve(method.path.rpartition("/")[2], name, request, method))
+            rpc = method.path.rpartition("/")[2]
+            answer = await self.serve(rpc, name, request, method)
+            if more := self.control.get("longer", {}).get(rpc):
+                answer.MergeFromString(b"\xc2\x3e" + varint(more) + bytes(more))
+            await stream.send_message(answer)
 
         return Handler(serve, Cardinality.UNARY_UNARY, method.request, method.answer)
 
@@ -390,8 +402,9 @@ async def main(folder: Path) -> None:
     await server.start(path=str(path))
     registry = plugin.control.get("registry")
     if registry:
-        registrar = Server([Registrar(plugin, str(path))])
-        await registrar.start(path=f"{registry}/fake.xce.example-reg.sock")
+        for name in filter(None, ("fake.xce.example-reg.sock", plugin.control.get("also"))):
+            registrar = Server([Registrar(plugin, str(path))])
+            await registrar.start(path=f"{registry}/{name}")
     print("READY", flush=True)
     await server.wait_closed()
 

@@ -48,6 +48,7 @@ def test_the_defaults_are_good() -> None:
             "is none of csi.plugins, and there is no csi.registration folder",
         ),
         (with_csi(id="v" * 129), "profiles.p.volumes.v.csi.id", "must have at most 128 bytes"),
+        (with_csi(id="v\0"), "profiles.p.volumes.v.csi.id", "must be printable"),
         (with_csi(block=True, group="7"), "profiles.p.volumes.v.csi.block", DEVICE),
         (with_csi(secrets="key"), "profiles.p.volumes.v.csi.secrets", "must be an absolute path"),
         (

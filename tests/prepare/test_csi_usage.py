@@ -135,6 +135,8 @@ def mount(point: str, *, device: str = "8:1", root: str = "/", number: int = 1) 
         ("8:1", "/var/run/xce", False),
         ("8:1", "/var/run/xce/.csi/s/1", False),
         ("8:1", "/var/run/xce/b7", False),
+        ("8:1", "/var/run", False),
+        ("8:1", "/", False),
         ("0:77", "/var/run/xce/.csi/s/1", True),
     ],
 )

@@ -36,7 +36,7 @@ def test_of_several_volumes_each_has_the_words_that_name_its_mount() -> None:
     assert words.of(several, mount="three", host="h", only=True).id == "3"
 
 
-@pytest.mark.parametrize("size", ["", "-1", "1e9", "७", " 5", "five"])
+@pytest.mark.parametrize("size", ["", "-1", "1e9", "७", " 5", "five", "9" * 19, "9" * 5000])
 def test_a_size_that_is_no_plain_number_is_none(size: str) -> None:
     assert words.of({"capacity_bytes": size}, mount="m", host="h", only=True).bytes == 0
 
@@ -171,6 +171,7 @@ def test_after_a_reboot_it_is_planned_anew_once_the_words_are_there(csi: CsiWorl
     [
         ("provided", {}, "must say a volume_id"),
         ("provided", {"volume_id": "v" * 129}, "must say a volume_id"),
+        ("provided", {"volume_id": "a\0b"}, "must say a volume_id"),
         ("solo", {"volume_id": "vol1"}, "another one"),
     ],
 )
