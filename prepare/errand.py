@@ -39,14 +39,22 @@ def source(*, source: str, path: str) -> Evidence:
         return described(fd)
 
 
-def bind(*, source: str, path: str, point: str, read_only: bool) -> Evidence:
-    """Mount a directory on `point`, an empty directory of ours. Nothing may be mounted there yet."""
+def bind(
+    *, source: str, path: str, point: str, read_only: bool, device: str = "", root: str = ""
+) -> Evidence:
+    """Mount a directory on `point`, an empty directory of ours. Nothing may be mounted there yet.
+
+    `device` and `root` are what `source` said of it: where a volume is gone, its mount point is still there,
+    on this node's own disk.
+    """
     attributes = mountapi.MOUNT_ATTR_NOSUID | mountapi.MOUNT_ATTR_NODEV
     if read_only:
         attributes |= mountapi.MOUNT_ATTR_RDONLY
-    with opened(_directory(source, path)) as fd, opened(mountapi.clone(fd)) as tree:
-        mountapi.set_attributes(tree, attributes)
-        with opened(beneath.open_root(point)) as target:
+    with opened(_directory(source, path)) as fd:
+        if device and (now := described(fd)) and (now["device"], now["root"]) != (device, root):
+            raise OSError(errno.ESTALE, "it is not the volume's directory any more", source)
+        with opened(mountapi.clone(fd)) as tree, opened(beneath.open_root(point)) as target:
+            mountapi.set_attributes(tree, attributes)
             mountapi.attach(tree, target)
     return {}
 

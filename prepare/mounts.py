@@ -221,6 +221,7 @@ class BindHandler(Plain[Bind]):
             at.node.mark("mounts.point-made")
             arguments: dict[str, Any] = {"source": step.source, "path": step.path}
             arguments |= {"point": step.point, "read_only": step.read_only}
+            arguments |= {"device": evidence["device"], "root": evidence["root"]}
             if ask(at, "bind", arguments, remote=is_remote(step.source, at)) is None:
                 return Wait(ERRAND_S, f"mounting {step.source}")
             at.node.mark("mounts.mounted")
@@ -269,6 +270,7 @@ def _source_problem(step: Bind, error: OSError) -> str:
         errno.ELOOP: "there is a symbolic link in it; only directories of the volume itself can be mounted",
         errno.EXDEV: "it leads out of the volume",
         errno.EINVAL: "it is not a plain path below the volume",
+        errno.ESTALE: "another file system is there now, or none: not the volume that was looked at",
     }.get(error.errno or 0, error.strerror)
     return f"cannot mount {path}: {words}"
 

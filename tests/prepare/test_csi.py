@@ -89,6 +89,18 @@ def test_a_staged_mount_that_vanishes_under_a_job_is_told(csi: CsiWorld) -> None
     assert (csi.place_of(binding) / "data").read_text() == "payload of vol1"
 
 
+def test_a_volume_that_is_gone_with_its_users_mount_is_not_replaced_by_the_nodes_disk(csi: CsiWorld) -> None:
+    """As after `umount -a -t nfs`: the empty target is still there, and mending must not mount it."""
+    binding = ready(csi)
+    for path in (str(csi.place_of(binding)), csi.target()):
+        subprocess.run(["umount", path], check=True)
+    for _ in range(2):
+        csi.executor.check()
+    assert "not the volume that was looked at" in csi.report(binding).note
+    assert csi.at(str(csi.place_of(binding))) == []
+    gone(csi, binding)
+
+
 @pytest.mark.parametrize("habit", ["litter", "removes-staging"])
 def test_what_a_plugin_does_in_its_staging_directory_is_its_own(csi: CsiWorld, habit: str) -> None:
     csi.plugin.control(stage="nothing", behaviours=[habit])
