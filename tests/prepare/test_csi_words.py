@@ -13,6 +13,7 @@ from xce.agent import claim_plan
 from xce.model.claim import AccessMode, Ask, BindingState, MountAsk
 from xce.model.profile import CsiVolume, Volume
 from xce.prepare.csi import words
+from xce.prepare.journalfile import copied
 
 READY, FAILED, PREPARING = BindingState.READY, BindingState.FAILED, BindingState.PREPARING
 root = pytest.mark.root
@@ -81,7 +82,7 @@ def test_flags_and_contexts_of_the_profile_reach_the_plugin_and_no_disk(csi: Csi
     (stage,) = csi.plugin.calls("NodeStageVolume")
     assert FLAG in stage["volume_capability"]
     assert stage["volume_context"] == {"ticket": "made-of-glass"}
-    with closing(sqlite3.connect(csi.journal.path)) as journal:
+    with copied(csi.journal.path) as copy, closing(sqlite3.connect(copy)) as journal:
         bodies = b"".join(body for (body,) in journal.execute("SELECT body FROM record"))
     assert b'"volume":"vol1"' in bodies
     for word in HIDDEN:
