@@ -43,11 +43,13 @@ def all_checks(config_path: str) -> Iterator[tuple[str, Check]]:
     except ConfigRefused as refused:
         errors = [Finding("problem", str(error), "correct the file") for error in refused.errors]
         yield "configuration", lambda: iter(errors)
-        settings = AgentFile()
-    else:
-        path = config_path or config.AGENT
-        read = f"{path} is good" if os.path.exists(path) else f"there is no {path}: defaults"
-        yield "configuration", lambda: iter([Finding("ok", read)])
+        # What it names would be looked for in the wrong places.
+        words = f"not looked at without {config_path or config.AGENT}"
+        yield "others", lambda: iter([Finding("warning", words, "correct it first")])
+        return
+    path = config_path or config.AGENT
+    read = f"{path} is good" if os.path.exists(path) else f"there is no {path}: defaults"
+    yield "configuration", lambda: iter([Finding("ok", read)])
     pid = _running(settings)
     name = settings.name or socket.gethostname()
     named: list[tuple[str, Check]] = [
@@ -196,7 +198,7 @@ def _keys(settings: AgentFile) -> Iterator[Finding]:
         try:
             key = keys.load(Path(path), secret=secret)
         except KeyFileError as error:
-            make = "xce-broker key new" if secret else "copy broker.pub from the broker"
+            make = "xce-agent join BROKER --token FILE" if secret else "copy broker.pub from the broker"
             if isinstance(error.__cause__, PermissionError):
                 make = "run this as the agent's user"  # a new key would be one that the broker does not know
             yield Finding("problem", str(error), make)

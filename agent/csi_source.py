@@ -49,6 +49,8 @@ class CsiSource:
         """By feed."""
         self._answered: dict[str, float] = {}
         """By feed of a volume: the answer that was told last."""
+        self.fault = ""
+        """Plugins that have never answered: they have no feed that could say so."""
         self._asking = False
         self._timer: Timer | None = None
         self._runs = 0
@@ -77,6 +79,8 @@ class CsiSource:
 
     def _take(self, found: "Findings") -> None:
         self._asking = False
+        silent = [one for one in found.plugins if one.problem and not one.asked]
+        self.fault = "; ".join(f"plugin {one.plugin}: {one.problem}" for one in silent)
         here = {seen.plugin: seen for seen in found.plugins if seen.asked}
         named = {one.name: one for one in found.volumes if one.name and one.step.plugin in here}
         told = dict(sorted(named.items())[:VOLUMES])

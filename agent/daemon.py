@@ -336,7 +336,7 @@ class Daemon:
             "claims": self.claims.fault if self.claims else "",
             "orphans": self.claims.orphans_trouble() if self.claims else "",
             "namespace": self.claims.unseen if self.claims else "",
-            "CSI": self.claims.csi_fault if self.claims else "",
+            "CSI": (self.claims.csi_fault if self.claims else "") or (self.csi.fault if self.csi else ""),
             "ports": self._ports_trouble() if self.claims else "",
         }
 

@@ -160,6 +160,7 @@ def claims(settings: AgentFile) -> Findings:
     """Whether claims are made true here, and whether some are left from when they were."""
     if settings.claims.enabled:
         yield Finding("ok", f"they are taken, by profiles {', '.join(sorted(profiles(settings.claims)))}")
+        yield from _scratch(settings)
         return
     known = set()
     with contextlib.suppress(ValueError):  # a journal that cannot be read is told by `leftovers`
@@ -169,6 +170,18 @@ def claims(settings: AgentFile) -> Findings:
         yield Finding("warning", text, "they are looked after until they are released")
     else:
         yield Finding("ok", "none are taken (claims.enabled in agent.yaml)")
+
+
+def _scratch(settings: AgentFile) -> Findings:
+    """Whether the roots of scratch directories are there, and root's alone."""
+    for profile in profiles(settings.claims).values():
+        for name, root in profile.scratch.items():
+            if root.path and not os.path.isdir(root.path):
+                text = f"scratch {name}: there is no directory {root.path}"
+                yield Finding("problem", text, f"install -d -m 755 {root.path}")
+            elif root.path and (who := _others(root.path)):
+                text = f"scratch {name}: {root.path} {who}, who can put files in the place of jobs' scratch"
+                yield Finding("problem", text, f"chown root {root.path}; chmod 755 {root.path}")
 
 
 def jobs(_settings: AgentFile) -> Findings:

@@ -59,6 +59,12 @@ def all_checks(path: Path) -> Iterator[tuple[str, Check]]:
     """Every check with its name, in the order in which they help."""
     settings, found = _settings(path)
     yield "configuration", lambda: iter(found)
+    if settings is None:  # what it names would be looked for in the wrong places
+        yield (
+            "others",
+            lambda: iter([Finding("warning", f"not looked at without {path}", "correct it first")]),
+        )
+        return
     asked = _ask(settings)
     named: list[tuple[str, Check]] = [
         ("broker", lambda: _broker(asked)),
@@ -87,19 +93,26 @@ def owner(settings: BrokerFile) -> int:
 
 def settings_of(path: Path) -> BrokerFile:
     """broker.yaml, or the defaults where it cannot be read; what is wrong with it is a finding."""
-    return _settings(path)[0]
+    return _settings(path)[0] or BrokerFile()
 
 
-def _settings(path: Path) -> tuple[BrokerFile, list[Finding]]:
+def _settings(path: Path) -> tuple[BrokerFile | None, list[Finding]]:
+    """broker.yaml, None if it cannot be understood; the defaults where there is none."""
+    settings = None
     try:
         settings = daemon.read_config(path)
         site = daemon.read_site(settings)
     except ConfigRefused as refused:
-        problems = [Finding("problem", str(error), error.hint or "correct it") for error in refused.errors]
-        return BrokerFile(), problems
+        problems = [
+            Finding("problem", str(msgspec.structs.replace(error, hint="")), error.hint or "correct it")
+            for error in refused.errors
+        ]
+        return settings, problems
     except OSError as error:
-        text = f"cannot read {error.filename}: {error.strerror}"
-        return BrokerFile(), [Finding("problem", text, "give --config, or install the default file")]
+        text, advice = f"cannot read {error.filename}: {error.strerror}", "make it readable"
+        if isinstance(error, FileNotFoundError):
+            advice = f"make it (an empty {path.name} means all defaults), or give --config"
+        return settings or BrokerFile(), [Finding("problem", text, advice)]
     read = f"{path}, {settings.resources} and {settings.hosts} are good: {len(site.groups_of)} hosts"
     return settings, [Finding("ok", read)]
 
@@ -132,10 +145,7 @@ def _key(settings: BrokerFile) -> Findings:
     try:
         key = keys.load(path, secret=True)
     except KeyFileError as error:
-        make = (
-            "xce-broker key new broker" if not path.exists() else f"chown xce-broker {path}; chmod 600 {path}"
-        )
-        yield Finding("problem", str(error), make)
+        yield Finding("problem", str(error), _mended(path))
         return
     if key.role not in {"", "broker"}:
         yield Finding("problem", f"{path} is a key for the role {key.role}", "use the broker's own key")
@@ -148,6 +158,14 @@ def _key(settings: BrokerFile) -> Findings:
             yield Finding("problem", text, "move it away and write the public key anew")
     except KeyFileError as error:
         yield Finding("warning", str(error), "peers need it: keep it beside the key")
+
+
+def _mended(path: Path) -> str:
+    """How a key becomes one that can be used."""
+    if path.exists():
+        return f"chown xce-broker {path}; chmod 600 {path}"
+    usual = str(path.parent) == os.path.dirname(BrokerFile().key)
+    return f"xce-broker key new {path.stem}" + ("" if usual else f" --directory {path.parent}")
 
 
 def _accepted(settings: BrokerFile) -> Findings:

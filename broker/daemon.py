@@ -67,7 +67,8 @@ def run(config: Path, *, start_empty: bool = False) -> int:
             print(f"xce-broker: {error}", file=sys.stderr)
         return 1
     except (keys.KeyFileError, ListenError, StoreError) as error:
-        print(f"xce-broker: {error}", file=sys.stderr)
+        hint = "; `xce-broker doctor` says how it is made" if isinstance(error, keys.KeyFileError) else ""
+        print(f"xce-broker: {error}{hint}", file=sys.stderr)
         return 1
     except OSError as error:
         what = f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error)

@@ -265,7 +265,8 @@ def problems(claims: Claims) -> dict[str, str]:
             known = claims.csi.registration or kind.csi is None or kind.csi.plugin in claims.csi.plugins
             if not known:
                 key = f"profiles.{name}.volumes.{volume}.csi.plugin"
-                found[key] = "is none of csi.plugins, and there is no csi.registration folder"
+                plugin = kind.csi.plugin if kind.csi else ""
+                found[key] = f"'{plugin}' is none of csi.plugins, and there is no csi.registration folder"
         found |= {f"profiles.{name}.{key}": problem for key, problem in _profile_problems(profile)}
     return found
 

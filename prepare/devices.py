@@ -178,7 +178,7 @@ class Finder:
             names = [device.id.removeprefix("rdma:")]
         nets = [
             path.name
-            for path in _entries(place / "net")
+            for path in _interfaces(place)
             if device.pci and (not device.port or _port_of(path) in {None, device.port})
         ]
         rdma = [
@@ -254,6 +254,11 @@ def _numbers(path: Path) -> tuple[int | None, int | None]:
     """MAJOR:MINOR of a `dev` file of sysfs."""
     major, colon, minor = _read(path).strip().partition(":")
     return (int(major), int(minor)) if colon and major.isdecimal() and minor.isdecimal() else (None, None)
+
+
+def _interfaces(function: Path) -> list[Path]:
+    """Of a PCI function: its own, or those of the virtio device that it is."""
+    return [net for place in (function, *sorted(function.glob("virtio*"))) for net in _entries(place / "net")]
 
 
 def _port_of(net: Path) -> int | None:

@@ -6,6 +6,7 @@ of that size, whose space is set aside when it is made. The admin can name one o
 in the evidence, with what was read back.
 """
 
+import errno
 import os
 import zlib
 from typing import Any
@@ -136,7 +137,12 @@ class ScratchHandler(Plain[Scratch]):
         return ask(at, "make", arguments, remote=False)
 
     def _failed(self, step: Scratch, error: OSError) -> StepFailed:
-        return StepFailed(f"cannot make {self.describe(step)}: {error.strerror}")
+        words = error.strerror
+        if isinstance(error, FileNotFoundError) and step.root:
+            words = f"there is no directory {step.root}: make it, or correct the profile's scratch"
+        elif error.errno == errno.EFBIG:
+            words = f"no file of {step.root} can be so large"
+        return StepFailed(f"cannot make {self.describe(step)}: {words}")
 
     def observe(self, step: Scratch, evidence: Evidence, at: At) -> str:
         """Compare with the mount table, and a limit with what the file system says of it."""

@@ -13,12 +13,13 @@ import msgspec
 from xce.agent.cli import GOOD, TROUBLE, csi_create, csi_volumes, output, settings
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.waiting import until
+from xce.linux import mountinfo
 from xce.model import csi
 from xce.model.configuration import AgentFile
 from xce.model.csi import ControllerAbility, NodeAbility, Outcome, Service
 from xce.model.profile import Claims
 from xce.prepare import local
-from xce.prepare.csi import paths
+from xce.prepare.csi import paths, usage
 from xce.prepare.csi.helper import HelperClient
 
 SUMMARY = "CSI plugins of this host: what they can do, the space of a volume, making one for trying out"
@@ -32,13 +33,13 @@ usage: {PROGRAM} list [--json] [--config FILE]
            [--parameter KEY=VALUE]... [--secrets FILE] [--json] [--config FILE]
        {PROGRAM} delete PLUGIN VOLUME [--secrets FILE] [--config FILE]
 
-list   the plugins of agent.yaml and those that have registered, and whether they are well
-info   what a plugin says of itself and of this node
-stats  what a plugin says of the space of a volume that is in use here; it may be minutes old
+list     the plugins of agent.yaml and those that have registered, and whether they are well
+info     what a plugin says of itself and of this node
+stats    what a plugin says of the space of a volume, by its ID, that is in use here; it may be minutes old
 volumes  all volumes that bindings have, as the running agent knows them; IDs are the plugins'
-create a volume, for trying out, where a plugin makes volumes on the node's own socket and they
-       need not be attached; what is printed is for a profile of agent.yaml
-delete one that nobody uses here, by the id that `create` has printed
+create   a volume, for trying out, where a plugin makes volumes on the node's own socket and they
+         need not be attached; what is printed is for a profile of agent.yaml
+delete   one that nobody uses here, by the id that `create` has printed; one that is gone is no error
 
 --secrets names what has the secrets, as `secrets` of a volume in agent.yaml: a file of root, or a program
 
@@ -139,15 +140,21 @@ def _info(seen: csi.Seen, *, as_json: bool) -> int:
             ("version", seen.version),
             ("socket", seen.socket + (" (registered)" if seen.registered else "")),
             ("state", "available" if seen.ready else f"problem: {seen.problem}"),
-            ("abilities", _named(NodeAbility, seen.abilities)),
-            ("services", _named(Service, seen.services)),
-            ("controller", _named(ControllerAbility, seen.controller) or "not on this socket"),
-            ("node", seen.node_id),
-            ("volumes", "as many as there are" if seen.max_volumes is None else str(seen.max_volumes)),
-            ("topology", ", ".join(f"{key}={value}" for key, value in sorted(seen.topology.items()))),
         ]
-        output.table((), rows)
+        output.table((), rows + _said(seen) if seen.asked else rows)
     return GOOD if seen.ready else TROUBLE
+
+
+def _said(seen: csi.Seen) -> list[tuple[str, str]]:
+    """What only the plugin itself can say."""
+    return [
+        ("abilities", _named(NodeAbility, seen.abilities)),
+        ("services", _named(Service, seen.services)),
+        ("controller", _named(ControllerAbility, seen.controller) or "not on this socket"),
+        ("node", seen.node_id),
+        ("volumes", "as many as there are" if seen.max_volumes is None else str(seen.max_volumes)),
+        ("topology", ", ".join(f"{key}={value}" for key, value in sorted(seen.topology.items()))),
+    ]
 
 
 def _named(kind: type[IntEnum], numbers: Sequence[int]) -> str:
@@ -164,6 +171,10 @@ def _stats(helper: HelperClient, claims: Claims, seen: csi.Seen, volume: str, *,
     )
     if seen.asked and NodeAbility.GET_VOLUME_STATS not in seen.abilities:
         output.fail(PROGRAM, f"plugin '{plugin}' has no statistics")
+        return TROUBLE
+    if not usage.at_or_below(call.path, mountinfo.read()):
+        known = "`xce-agent csi volumes` shows those that are"
+        output.fail(PROGRAM, f"volume {volume} of plugin {plugin} is not in use on this node; {known}")
         return TROUBLE
     told = until(lambda: helper.ask("stats", plugin, call), _PATIENCE_S)
     if told is None or told.outcome is not Outcome.OK:

@@ -30,9 +30,6 @@ _ANSWER_S = 310.0
 
 def create(helper: HelperClient, seen: Seen, name: str, options: Options) -> int:
     """Make a volume and print it."""
-    if problem := unable(seen):
-        output.fail(PROGRAM, f"cannot create a volume: {problem}")
-        return TROUBLE
     access = _access(options.get("--access", AccessMode.RWX.value))
     near = Service.VOLUME_ACCESSIBILITY_CONSTRAINTS in seen.services
     call = csi.Create(
@@ -43,6 +40,9 @@ def create(helper: HelperClient, seen: Seen, name: str, options: Options) -> int
         topology=seen.topology if near else {},
         secrets=_file(options.get("--secrets")),
     )
+    if problem := unable(seen):
+        output.fail(PROGRAM, f"cannot create a volume: {problem}")
+        return TROUBLE
     told = _answer(helper, seen.plugin, call)
     if told is None or told.outcome is not Outcome.OK or not told.volume:
         words = told.message or str(told.outcome) if told else "no answer"
@@ -73,6 +73,7 @@ def delete(helper: HelperClient, seen: Seen, volume: str, claims: Claims, option
         words = told.message or str(told.outcome) if told else "no answer"
         output.fail(PROGRAM, f"cannot delete volume {volume}: {words}")
         return TROUBLE
+    print(f"plugin {seen.plugin} has no volume {volume} any more")
     return GOOD
 
 

@@ -324,7 +324,8 @@ def _picks(client: Client, host: str, ids: Sequence[str]) -> list[Pick]:
     for name in ids:
         if name not in found:
             raise UsageError(
-                f"host {host} has no instance {name!r}", "xce-broker supply --host, xce-agent inventory"
+                f"host {host} has no instance {name!r}",
+                f"`xce-agent inventory` there, or: xce-broker snapshot host:{host} --inventories --json",
             )
     return [Pick(id=name, reporter=found[name].reporter, generation=found[name].generation) for name in ids]
 

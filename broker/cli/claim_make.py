@@ -118,6 +118,15 @@ def _size(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
+def _binary(size: int) -> str:
+    """In the largest unit of which it is a whole number."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size % 1024:
+            return f"{size} {unit}"
+        size //= 1024
+    return f"{size} TiB"
+
+
 def in_words(ask: Ask) -> str:
     """What a claim asks for, in one line."""
     words = [f"{len(one.ids) or one.count} {one.kind}" for one in ask.instances]
@@ -125,7 +134,7 @@ def in_words(ask: Ask) -> str:
         f"mount {one.name} of {one.source}{' read only' if one.read_only else ''}" for one in ask.mounts
     ]
     if ask.scratch_bytes:
-        words.append(f"{ask.scratch_bytes / (1 << 30):.6g} GiB of scratch")
+        words.append(f"{_binary(ask.scratch_bytes)} of scratch")
     for ports in ask.ports:
         exact = ",".join(map(str, ports.exact))
         words.append(f"port {exact} as {ports.name}" if exact else f"{ports.count} ports as {ports.name}")

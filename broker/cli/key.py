@@ -35,7 +35,7 @@ Every peer that comes by TCP has a key pair (CURVE), and every key has a role:
   agent       a host's agent; --hosts says for which host names it may speak
   reporter    xce-reporter, for values of pools that its name is assigned to
   provider    adds, releases and drains hosts, sets pools
-  controller  takes snapshots, follows changes, holds and drains
+  controller  takes snapshots, follows changes, holds, drains, makes and binds claims
   admin       everything
 
 NAME.key holds the secret: mode 0600, for the peer alone. NAME.pub is for the broker. The broker's own pair is

@@ -40,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
         SUMMARY,
         ABOUT,
         [
-            Example("xce-broker key new store --role provider", "its name is the key's"),
+            Example("xce-broker provide claims.yaml --name store", "on the broker's own host"),
+            Example("xce-broker key new store --role provider", "elsewhere: its name is the key's"),
+            Example("xce-broker key add store.pub", "on the broker's host"),
             Example("xce-broker provide claims.yaml --key store.key", "until it is interrupted"),
         ],
     )
@@ -63,7 +65,8 @@ def _body(options: argparse.Namespace) -> int:
     key = chosen(options).key
     name = options.name or (key.name if key is not None else "")
     if not name:
-        raise UsageError("which provider?", "--key of the provider, or --name")
+        words = "--name of the provider: the broker's local socket takes no keys, and has no names"
+        raise UsageError("which provider?", words)
     end = None if options.seconds is None else time.monotonic() + options.seconds
     with connect(options) as client:
         _serve(client, name, SimulatedProvider(rules), end)

@@ -40,7 +40,7 @@ class SnapshotBegin(Reply, frozen=True, kw_only=True, tag="snapshot.begin"):
 
 
 class SnapshotPart(Reply, frozen=True, kw_only=True, tag="snapshot.part"):
-    """At most 1,000 locations, or claims and bindings, of a snapshot."""
+    """At most 500 locations, or claims and bindings, of a snapshot."""
 
     part: int
     locations: dict[str, LocationView] = {}

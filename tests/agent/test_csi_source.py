@@ -17,7 +17,7 @@ from xce.model import csi
 from xce.model import message as m
 from xce.model.claim import Ask, Binding, BindingState, Claim, Consumer
 from xce.model.value import Absent, Presence, Reading
-from xce.prepare.csi.survey import Survey
+from xce.prepare.csi.survey import Findings, Survey
 from xce.prepare.execute import Executor
 
 pytestmark = pytest.mark.root
@@ -127,6 +127,14 @@ def test_node_and_topology_are_attributes_and_the_limit_a_counter_with_its_use(a
     for name in ("b1", "b2", "b3"):
         agent.release(name)
     agent.until(fake__volumes=0, fake__volumes_free=5)
+
+
+def test_a_plugin_that_has_never_answered_is_told_since_it_has_no_values(agent: Agent) -> None:
+    gone = csi.Seen(plugin="gone", socket="/run/gone.sock", problem="there is no socket /run/gone.sock")
+    agent.source._take(Findings([gone], []))
+    assert agent.source.fault == "plugin gone: there is no socket /run/gone.sock"
+    agent.until(fake__node="node-7")
+    assert agent.source.fault == ""
 
 
 def test_a_plugin_that_names_no_limit_has_none_and_not_a_large_one(agent: Agent) -> None:

@@ -168,6 +168,21 @@ def test_claims_that_are_left_where_none_are_taken_any_more_are_told(tmp_path: P
     assert levels(list(host_checks.claims(taken))) == ["ok"]
 
 
+def test_a_scratch_root_is_there_and_roots_alone(tmp_path: Path) -> None:
+    def found(path: Path) -> list[Finding]:
+        settings = {"enabled": True, "profiles": {"default": {"scratch": {"tmp": {"path": str(path)}}}}}
+        return list(host_checks.claims(AgentFile(claims=msgspec.convert(settings, Claims))))[1:]
+
+    root = tmp_path / "scratch"
+    (missing,) = found(root)
+    assert (missing.level, missing.advice) == ("problem", f"install -d -m 755 {root}")
+    root.mkdir(mode=0o755)
+    assert found(root) == []
+    root.chmod(0o777)
+    (open_to_all,) = found(root)
+    assert (open_to_all.level, "can be written by others" in open_to_all.text) == ("problem", True)
+
+
 def test_times_that_work_against_each_other_are_told() -> None:
     assert levels(list(checks._timeouts(AgentFile()))) == ["ok"]
     late = AgentFile(reporters=AgentReporters(interval=5, timeout=10), discovery=Discovery(unknown_after=60))

@@ -10,9 +10,11 @@ import pytest
 
 from xce.broker import cli
 from xce.broker.cli import COMMANDS, main
+from xce.broker.cli.claim_make import in_words
 from xce.broker.cli.connect import chosen
 from xce.broker.cli.options import UsageError
 from xce.broker.cli.supply import parser as supply_parser
+from xce.model.claim import Ask
 from xce.model.configuration import BrokerFile
 from xce.wire import keys
 
@@ -47,6 +49,21 @@ def test_the_overview_loads_nothing_but_itself() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "supply" in loaded.stdout
     assert not {"msgspec", "zmq", "argparse", "rich", "yaml"} & set(loaded.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(512, "512 bytes"), (20 << 20, "20 MiB"), (3 << 30, "3 GiB"), (1 << 40, "1 TiB")]
+)
+def test_a_size_is_shown_in_the_largest_unit_of_which_it_is_a_whole_number(size: int, words: str) -> None:
+    assert in_words(Ask(scratch_bytes=size)) == f"{words} of scratch"
+
+
+def test_who_plays_a_provider_at_the_local_socket_is_told_to_name_it(tmp_path: Path, capsys: Output) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("claims: []\n")
+    local = f"ipc://{tmp_path}/broker.sock"
+    assert main(["provide", str(rules), "--key", "store.key", "--broker", local]) == 2
+    assert "takes no keys" in capsys.readouterr().err
 
 
 def test_an_unknown_command_is_a_usage_error(capsys: Output) -> None:

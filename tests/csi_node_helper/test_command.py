@@ -1,6 +1,8 @@
 """`xce-agent csi`: plugins and statistics as a person sees them."""
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.csi_node_helper.world import World
 from xce.agent.cli import csi as command
 from xce.agent.cli import main
+from xce.prepare.csi import paths
 
 pytestmark = pytest.mark.root
 
@@ -42,9 +45,30 @@ def test_info_names_what_a_plugin_can_do(world: World, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["max_volumes"] == 8
 
 
-def test_stats_are_the_plugins_words(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_plugin_that_never_answered_nothing_is_said_that_only_it_can_know(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config(world, {"gone": str(world.folder / "gone.sock")})
+    assert command.run(["info", "gone", "--config", path]) == 1
+    shown = capsys.readouterr().out
+    assert "there is no socket" in shown
+    assert "as many as there are" not in shown
+    assert "not on this socket" not in shown
+
+
+def test_stats_are_the_plugins_words_of_a_volume_that_is_in_use(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = config(world, {"fake": world.plugin.socket})
-    assert command.run(["stats", "fake", "vol1", "--config", path]) == 0
+    assert command.run(["stats", "fake", "vol1", "--config", path]) == 1
+    assert "volume vol1 of plugin fake is not in use on this node" in capsys.readouterr().err
+    target = paths.target(f"{world.folder}/run", "fake", "vol1")
+    os.makedirs(target)
+    subprocess.run(["mount", "-t", "tmpfs", "volume", target], check=True)
+    try:
+        assert command.run(["stats", "fake", "vol1", "--config", path]) == 0
+    finally:
+        subprocess.run(["umount", target], check=True)
     assert capsys.readouterr().out.splitlines()[1].split() == ["bytes", "1000", "300", "700"]
     asked = world.plugin.calls("NodeGetVolumeStats")[0]["volume_path"]
     assert asked.startswith(f"{world.folder}/run/.csi/p/")

@@ -71,6 +71,7 @@ def test_one_that_was_made_is_deleted_unless_it_is_in_use_here(
     subprocess.run(["umount", target], check=True)
     assert world.plugin.calls("DeleteVolume") == []
     assert run(world, "delete", "fake", "made-first") == 0
+    assert capsys.readouterr().out == "plugin fake has no volume made-first any more\n"
     assert not (world.plugin.folder / "backing/made-first").exists()
 
 

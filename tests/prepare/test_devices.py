@@ -115,6 +115,12 @@ def test_an_adapter_is_found_by_its_address_and_uverbs_by_its_own_link(tmp_path:
     }
 
 
+def test_an_interface_of_a_virtual_machine_is_that_of_its_virtio_device(tmp_path: Path) -> None:
+    finder = machine.make(tmp_path, {"sys/bus/pci/devices/0000:00:03.0/virtio2/net/eth0/dev_port": "0"})
+    found = finder.find(Device(id="pci:0000:00:03.0", kind="nic", pci="0000:00:03.0"))
+    assert (found.rdma, found.nets) == ([], ["eth0"])
+
+
 def test_amd_cards_share_one_file_and_have_one_each(tmp_path: Path) -> None:
     finder = machine.make(
         tmp_path,

@@ -69,6 +69,18 @@ def test_it_names_what_is_wrong_with_files_keys_ports_and_store(site: Site) -> N
     (folder / "broker.yaml").write_text("listn: []\n")
     code, found = doctor(site)
     assert (code, "listn" in texts(found, "configuration")) == (1, True)
+    assert "key" not in found, "what a file that cannot be understood names is not looked for"
+
+
+def test_a_key_is_missed_where_the_settings_say_though_another_file_is_wrong(site: Site) -> None:
+    folder = site.broker.folder
+    site.broker.start()
+    site.broker.stop()
+    (folder / "hosts.yaml").write_text("hsts: []\n")
+    (folder / "broker.key").unlink()
+    code, found = doctor(site)
+    assert (code, "hsts" in texts(found, "configuration")) == (1, True)
+    assert found["key"][0]["advice"] == f"xce-broker key new broker --directory {folder}"
 
 
 def test_it_names_agents_that_are_refused_and_tokens_that_are_left(site: Site) -> None:

@@ -219,6 +219,7 @@ def test_doctor_finds_nothing_on_a_sound_host_and_names_what_is_wrong_on_another
     broken = command(agent, "doctor")
     assert broken.returncode == 1
     assert "brokr" in broken.stdout
+    assert "reporters' user" not in broken.stdout, "what a file that cannot be used names is not looked for"
 
 
 def test_doctor_does_not_hang_with_the_host(site: Site) -> None:
