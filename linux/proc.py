@@ -39,6 +39,14 @@ def process(pid: int, proc_root: str = "/proc") -> Process | None:
     )
 
 
+def real_user(pid: int, proc_root: str = "/proc") -> int | None:
+    """The uid of whoever started a process, whatever it has become by its file's mode; None if it is gone."""
+    for line in _read(f"{proc_root}/{pid}/status").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[1])
+    return None
+
+
 def processes(proc_root: str = "/proc") -> list[Process]:
     """All processes that can be seen."""
     numbers = (int(name) for name in os.listdir(proc_root) if name.isdigit())

@@ -161,14 +161,21 @@ class Carrier(Books):
         for number in reversed(begun):
             while not (outcome := self._back(entry, number, quiesce=False)):
                 if entry.wake > self.node.clock():
+                    self._keep_undone(entry)
                     return
             work = msgspec.structs.replace(entry.works[number], state=StepState.UNDONE)
-            if outcome.kept is not None:
-                self._write(entry, {number: work}, f"{_kind(work.step)}.kept", kept=outcome.kept)
             if outcome.words:
                 entry.remarks.append(outcome.words)
-            entry.works[number] = work  # after a crash it is undone again, which finds nothing
+            if outcome.kept is not None:
+                self._write(entry, {number: work}, f"{_kind(work.step)}.kept", kept=outcome.kept)
+            else:  # after a crash it is undone again, which finds nothing
+                entry.works[number] = entry.unwritten[number] = work
         self._end(entry)
+
+    def _keep_undone(self, entry: Entry) -> None:
+        """Somebody holds it up, maybe for long: what others may get meanwhile is not undone twice."""
+        if entry.unwritten and entry.waiting is not None and entry.waiting.blocker:
+            self._write(entry, {}, "order.undone")
 
     def _back(self, entry: Entry, number: int, *, quiesce: bool) -> Done | None:
         step, evidence = entry.works[number].step, entry.works[number].evidence
@@ -212,10 +219,11 @@ class Carrier(Books):
         """What is wrong with a binding after trying to mend it; '' if nothing is."""
         problems, mended = [], False
         for number in range(len(entry.works)):
+            before = entry.works[number]
             problem = self._observe(entry, number)
-            if problem or mended:  # what follows may rest on what was mended
-                mended = True
+            if problem or (mended and not handler(before.step).outlasts_boot):
                 problem = self._repair(entry, number, problem)
+            mended |= entry.works[number].evidence != before.evidence  # what follows may rest on it
             problems.append(problem)
         return "; ".join(filter(None, problems))
 
@@ -243,7 +251,10 @@ class Carrier(Books):
         if not isinstance(outcome, Done):
             return f"{problem}; it is being repaired"
         try:
-            self._write(entry, {number: msgspec.structs.replace(work, evidence=outcome.evidence)}, "repair")
+            if outcome.evidence != work.evidence:
+                self._write(
+                    entry, {number: msgspec.structs.replace(work, evidence=outcome.evidence)}, "repair"
+                )
         except NotRecorded as error:
             return str(error)
         return self._observe(entry, number)

@@ -12,6 +12,7 @@ With many of them `advance` takes some, and is to be called again: an order neve
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from xce.linux.beneath import NOT_FINISHED
 from xce.model.claim import Binding, BindingState, Chosen, Claim
 from xce.model.profile import Orphans
 from xce.prepare import orphans
@@ -19,12 +20,15 @@ from xce.prepare.carry import Carrier
 from xce.prepare.entry import Entry, Event, Phase, Report, StepState, ended
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
-from xce.prepare.step import InstanceMap, Node, StepFailed
+from xce.prepare.shared import directory_of, lies_in, removal_key
+from xce.prepare.step import InstanceMap, Kept, Node, Shared, StepFailed
 
 _LOOK_S = 0.02
 SLICE_S = 0.05
 """After which others have their turn: orders, the look for drift."""
 _SCAN_S = 600.0
+_KEPT_AGAIN_S = 60.0
+"""For a directory that could not be removed, though its time was over."""
 
 
 class Refused(Exception):
@@ -37,6 +41,8 @@ class Executor(Carrier):
     def __init__(self, journal: Journal, node: Node, boot: str) -> None:
         super().__init__(journal, node, boot)
         self._next_check = self._next_scan = 0.0
+        self._kept_later: dict[str, float] = {}
+        """By the clock, when to try once more to remove what was kept."""
         self._unchecked: list[Entry] = []
         """Left of a look for drift that began."""
         self.orphans: list[str] = []
@@ -157,7 +163,11 @@ class Executor(Carrier):
         with contextlib.suppress(StepFailed):  # it will say it again, and fail
             entry.looked = self._note(entry) is None
         self.node.mark("order.before-intent")
-        self.journal.begin(order, entry.works, epoch=epoch)
+        try:
+            self.journal.begin(order, entry.works, epoch=epoch)
+        except NotRecorded:
+            self.node.errands.forget(entry.id)
+            raise
         self.node.mark("order.after-intent")
         entry.unwritten.clear()
         return self._report(self._add(entry))
@@ -223,18 +233,38 @@ class Executor(Carrier):
             self.orphans = [str(orphan) for orphan in found]
 
     def _clean_kept(self) -> None:
-        """Directories whose time is over, one at a time."""
-        now = self.node.wall()
-        for name, kept in [one for one in self.journal.kept.items() if one[1].due <= now]:
+        """Directories whose time is over and that nobody has again, one at a time."""
+        if self.recovering:
+            return  # who has them is not known
+        now, clock = self.node.wall(), self.node.clock()
+        for name, kept in list(self.journal.kept.items()):
+            if kept.due > now or self._kept_later.get(name, 0.0) > clock or self._lived_in(kept):
+                continue
+            arguments = {"root": kept.root, "elements": kept.elements}
             try:
                 gone = self.node.errands(
-                    f"kept {name}", "remove", {"root": kept.root, "elements": kept.elements}, kept.remote
+                    removal_key(kept.root, kept.elements), "remove", arguments, kept.remote
                 )
-                if gone is not None and not gone["left"]:
+                if gone is None or (gone["left"] and gone["left"][0][1] == NOT_FINISHED):
+                    return
+                if not gone["left"]:
                     self.journal.forget_kept(name)
+                    self._kept_later.pop(name, None)
+                    return
             except (OSError, StepFailed, NotRecorded):
-                continue
-            return
+                pass
+            self._kept_later[name] = clock + _KEPT_AGAIN_S  # the others need not wait for it
+
+    def _lived_in(self, kept: Kept) -> bool:
+        """Whether a binding has such a directory now: its job runs again, or an element of it still does."""
+        return any(
+            work.step.root == kept.root
+            and work.state != StepState.UNDONE
+            and lies_in(directory_of(work.step, work.evidence), kept.elements)
+            for entry in self.entries.values()
+            for work in entry.works
+            if isinstance(work.step, Shared)
+        )
 
     # ----------------------------------------------------------------------------------------------- drift
 

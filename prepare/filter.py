@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from xce.linux import bpf, holders
+from xce.linux import bpf, holders, proc
 from xce.linux.bpf import Program, Rule
 from xce.prepare import isolation, names
 from xce.prepare.block import device_of, number_of
@@ -24,6 +24,8 @@ from xce.prepare.step import At, Block, Done, Evidence, Filter, Outcome, Plain, 
 
 _BUSY_S = 0.5
 _GAP = "gap"
+SYSTEM_UIDS = 1000
+"""Below it are root and the accounts of services (login.defs(5), SYS_UID_MAX)."""
 
 
 def program_name(group: str) -> str:
@@ -248,7 +250,13 @@ def _owners(found: Iterable[Resolved], numbers: set[int]) -> list[str]:
 
 def _users(numbers: set[int], daemons: Sequence[str], at: At) -> list[holders.Holder]:
     found = at.node.users(numbers) if numbers else []
-    return [holder for holder in found if holder.name not in daemons]
+    return [holder for holder in found if holder.name not in daemons or not _is_system(holder)]
+
+
+def _is_system(holder: holders.Holder) -> bool:
+    """Whether root or a system account has started it: anybody can give his process any name."""
+    started_by = proc.real_user(holder.pid)
+    return started_by is not None and started_by < SYSTEM_UIDS
 
 
 def _slipped(group: str, rules: Sequence[Rule], at: At) -> str:

@@ -311,7 +311,7 @@ class Journal:
         try:
             size = os.stat(self.path).st_size
         except FileNotFoundError:
-            return ""
+            return "it is gone" if self._told() else ""
         if size == 0:
             return "it is empty"
         try:
@@ -331,21 +331,26 @@ class Journal:
 
     def _lost(self, connection: sqlite3.Connection) -> str:
         """Whether strokes are missing that were written; '' if none are, or nothing tells."""
-        try:
-            told = int(Path(self._head).read_text("ascii"))
-        except (OSError, ValueError):
-            return ""
+        told = self._told()
         query = "SELECT body FROM record WHERE kind=? AND name=? AND number=?"
         row = connection.execute(query, _COUNT).fetchone()
         found = msgspec.json.decode(row[0], type=Head).strokes if row else 0
         return f"{_LOST}: it ends with stroke {found} of {told}" if found < told else ""
+
+    def _told(self) -> int:
+        """How many strokes there were; 0 if nothing tells."""
+        try:
+            return int(Path(self._head).read_text("ascii"))
+        except (OSError, ValueError):
+            return 0
 
     def _set_aside(self) -> None:
         number = 1
         while os.path.exists(f"{self.path}.damaged-{number}"):
             number += 1
         self.set_aside = f"{self.path}.damaged-{number}"
-        os.rename(self.path, self.set_aside)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path, self.set_aside)
         with contextlib.suppress(FileNotFoundError):
             os.rename(f"{self.path}-wal", f"{self.set_aside}-wal")
         with contextlib.suppress(FileNotFoundError):
@@ -361,7 +366,8 @@ class Journal:
         whole = {
             name for name, count in steps.items() if all(("work", name, n) in carried for n in range(count))
         }
-        words = f"the journal was damaged ({problem}); it is kept as {self.set_aside}"
+        kept = f"; it is kept as {self.set_aside}" if os.path.exists(self.set_aside) else ""
+        words = f"the journal was damaged ({problem}){kept}"
         standing = msgspec.structs.replace(msgspec.json.decode(held, type=Standing), recovering=words)
         rows = {
             key: body for key, body in carried.items() if key[0] not in {"order", "work"} or key[1] in whole

@@ -17,11 +17,15 @@ from xce.prepare.step import (
     Outcome,
     Plain,
     Shared,
+    Step,
     StepFailed,
     Wait,
 )
 
 _LEFT_S = 5.0
+_SOON_S = 0.05
+_JOB = 2
+"""Elements down to a job's directory."""
 
 
 class SharedHandler(Plain[Shared]):
@@ -30,8 +34,8 @@ class SharedHandler(Plain[Shared]):
     outlasts_boot = True
 
     def key(self, step: Shared) -> str:
-        """The directory; an array's elements are separate."""
-        return f"shared:{step.root}/{'/'.join(step.elements)}"
+        """The job's directory: those of an array's elements, and of later runs, lie in it."""
+        return f"shared:{step.root}/{'/'.join(step.elements[:_JOB])}"
 
     def describe(self, step: Shared) -> str:
         """One line."""
@@ -53,7 +57,7 @@ class SharedHandler(Plain[Shared]):
 
     def do(self, step: Shared, evidence: Evidence, at: At) -> Outcome:
         """Make what is missing and give it to the user."""
-        if (waiting := peer_at_work(at)) is not None:
+        if (waiting := peer_at_work(at) or _being_removed(step, evidence, at)) is not None:
             return waiting
         arguments = {
             "root": step.root,
@@ -87,9 +91,8 @@ class SharedHandler(Plain[Shared]):
             if ask(at, "unshare", new, remote=remote) is None:
                 return Wait(ERRAND_S, f"removing directories on {step.root}")
             return Done()
-        if at.peers:
-            return Done()
-        if step.retention_s > 0:
+        needed = any(lies_in(directory_of(peer.step, peer.evidence), elements) for peer in at.peers)
+        if step.retention_s > 0 or needed:  # if only for as long as others are in it
             due = at.node.wall() + step.retention_s
             return Done(kept=Kept(root=step.root, elements=elements, due=due, remote=remote))
         gone = ask(at, "remove", {"root": step.root, "elements": elements}, remote=remote)
@@ -100,6 +103,29 @@ class SharedHandler(Plain[Shared]):
             seconds = 0 if why == NOT_FINISHED else _LEFT_S
             return Wait(seconds, f"{step.root}: {path}: {why}", blocker=seconds > 0)
         return Done()
+
+
+def directory_of(step: Step, evidence: Evidence) -> list[str]:
+    """From the root down to what a step's directories are in; [] if it has none."""
+    return list(evidence.get("elements", step.elements)) if isinstance(step, Shared) else []
+
+
+def lies_in(one: list[str], other: list[str]) -> bool:
+    """Whether one directory is another, or below it."""
+    return one[: len(other)] == other
+
+
+def removal_key(root: str, elements: list[str]) -> str:
+    """Of the errand that removes a directory whose time is over."""
+    return f"kept {root}/{'/'.join(elements)}"
+
+
+def _being_removed(step: Shared, evidence: Evidence, at: At) -> Wait | None:
+    """What has begun is waited for: nobody gets directories that are about to go."""
+    elements = directory_of(step, evidence)
+    keys = [removal_key(step.root, elements[:count]) for count in range(1, len(elements) + 1)]
+    busy = any(at.node.errands.pending(key) for key in keys)
+    return Wait(_SOON_S, f"removing what was kept below {step.root}") if busy else None
 
 
 def _failed(step: Shared, error: OSError) -> StepFailed:

@@ -1,6 +1,7 @@
 """C-DEV-01, C-DEV-03, C-DEV-04: what a consumer may open, whatever happens meanwhile."""
 
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.prepare import machine
-from tests.prepare.world import OTHER, OWN, World, number
+from tests.prepare.world import FULL_ASK, OTHER, OWN, World, number
 from xce.linux import bpf, mountapi, mountinfo
 from xce.model.claim import Ask, BindingState, Condition, Consumer
 from xce.model.instance import Instance
@@ -328,3 +329,42 @@ def test_c_dev_03_where_they_cannot_be_mounted_the_reason_is_said(
     monkeypatch.setattr(mountapi, "make", refused)
     with pytest.raises(OSError, match="no control groups of version 2 are mounted here, and they cannot be"):
         local.need_version_2(Claims(directory=str(tmp_path)))
+
+
+def test_a_repair_touches_nothing_that_does_not_rest_on_it(world: World) -> None:
+    """The job listens on its port by then, which is no fault."""
+    report = world.bind(FULL_ASK, cards=["full"])
+    with socket.create_server(("127.0.0.1", report.ports["rpc"][0])):
+        take_off(group_of(world, report.binding))
+        entry = world.executor.entries[report.binding]
+        world.executor.check_one(entry)
+        assert entry.drift == ""
+
+
+def test_what_cannot_be_repaired_is_not_written_down_each_second(world: World) -> None:
+    report = world.bind(FULL_ASK, cards=["full"])
+    put_on(group_of(world, report.binding), ALLOW_ALL)
+    entry = world.executor.entries[report.binding]
+    world.executor.check_one(entry)
+    assert "stranger" in entry.drift
+    before = world.journal._strokes()
+    for _ in range(3):
+        world.executor.check_one(entry)
+    assert world.journal._strokes() == before
+
+
+@pytest.mark.parametrize("uid", [0, 4711])
+def test_a_daemon_may_have_a_device_open_but_nobody_who_only_takes_its_name(world: World, uid: int) -> None:
+    code = (
+        "import os, sys, time; os.open(sys.argv[1], os.O_RDONLY | os.O_NOCTTY)\n"
+        "open('/proc/self/comm', 'w').write('nv-hostengine')\n"
+        f"os.setresuid({uid}, 0, 0)\n"  # the real one counts: a file's mode can make him another
+        "print('open', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-ISc", code, OWN], stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == b"open\n"
+        report = world.bind(Ask(), cards=["full"])
+        daemon.kill()
+    assert report.state is (BindingState.FAILED if uid else BindingState.READY), report.reason
+    assert not uid or "nv-hostengine" in report.reason

@@ -60,6 +60,17 @@ def test_fields_of_a_newer_version_are_kept(tmp_path: Path) -> None:
     again.close()
 
 
+def test_a_file_that_is_gone_is_not_taken_for_one_that_never_was(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    assert journal.standing.recovering == ""
+    journal.end("b1", stone(1))
+    journal.close()
+    file_of(tmp_path).unlink()
+    again = Journal(str(tmp_path))
+    assert again.standing.recovering == "the journal was damaged (it is gone)"
+    again.close()
+
+
 @pytest.mark.parametrize("damage", ["empty", "cut", "scribbled", "one byte of a record"])
 def test_c_sta_01_a_damaged_file_is_set_aside_and_the_node_is_recovering(tmp_path: Path, damage: str) -> None:
     journal = Journal(str(tmp_path))
@@ -168,6 +179,7 @@ def test_a_log_of_another_file_is_not_taken_into_a_new_one(tmp_path: Path) -> No
     log = (tmp_path / "claims.sqlite-wal").read_bytes()
     journal.close()
     file_of(tmp_path).unlink()
+    (tmp_path / "claims.head").unlink()
     (tmp_path / "claims.sqlite-wal").write_bytes(log)
     again = Journal(str(tmp_path))
     assert again.tombstone("b1") is None

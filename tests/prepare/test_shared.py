@@ -12,7 +12,7 @@ import pytest
 
 from tests.linux.test_mountapi import bind as bind_mount
 from tests.prepare.test_names import NAMES, refused
-from tests.prepare.world import USERS, World
+from tests.prepare.world import OWN, USERS, World
 from xce.linux import syscalls
 from xce.linux.users import User
 from xce.model.claim import Ask, BindingState, Condition, Consumer, SharedAsk
@@ -180,3 +180,79 @@ def test_a_user_that_nobody_knows_fails_it_and_leaves_nothing(world: World) -> N
     report = world.bind(HOME, consumer=Consumer(name="j", user="no-such-user"))
     assert (report.state, report.reason) == (FAILED, "cannot find user 'no-such-user' on this node")
     assert world.leftovers() == []
+
+
+JOB = Consumer(name="j", user="alice", job="9")
+
+
+def kept_for_an_hour(world: World, now: list[float]) -> None:
+    """A job has run, and its directories are kept."""
+    world.overrides["wall"] = lambda: now[0]
+    world.restart()
+    report = world.bind(HOME, consumer=JOB, retention_s=3600)
+    Path(world.variables(report.binding)["XCE_DIR_OUT"], "first").write_text("1")
+    assert world.release(report.binding).state is RELEASED
+
+
+def test_what_is_kept_does_not_go_while_its_job_runs_again(world: World) -> None:
+    now = [1000.0]
+    kept_for_an_hour(world, now)
+    again = world.bind(HOME, consumer=JOB)
+    out = Path(world.variables(again.binding)["XCE_DIR_OUT"])
+    now[0] += 3601
+    for _ in range(3):
+        world.executor.advance()
+    assert [path.name for path in out.iterdir()] == ["first"]
+    world.release(again.binding)
+    assert tree(world) == []
+    world.until(lambda: not world.journal.kept)
+
+
+def test_what_cannot_be_removed_in_time_does_not_keep_the_others(world: World, tmp_path: Path) -> None:
+    now = [1000.0]
+    kept_for_an_hour(world, now)
+    other = world.bind(HOME, consumer=Consumer(name="k", user="alice", job="10"), retention_s=3600)
+    world.release(other.binding)
+    inside = world.place / "shared/alice/9/out/mounted"
+    inside.mkdir()
+    bind_mount(tmp_path / "data", inside)
+    now[0] += 3601
+    world.until(lambda: not (world.place / "shared/alice/10").exists())
+    assert inside.exists()
+    syscalls.umount2(str(inside), 0)
+
+
+def test_directories_of_an_element_outlive_those_of_its_job(world: World) -> None:
+    element = world.bind(HOME, consumer=Consumer(name="j[7]", user="alice", job="9", index="7"))
+    whole = world.bind(HOME, consumer=JOB)
+    out = Path(world.variables(element.binding)["XCE_DIR_OUT"], "result")
+    out.write_text("1")
+    assert world.release(whole.binding).state is RELEASED
+    world.executor.advance()
+    assert out.read_text() == "1"
+    world.release(element.binding)
+    world.until(lambda: not tree(world))
+
+
+def test_no_run_of_a_job_leaves_its_directories_when_others_ran_beside_it(world: World) -> None:
+    runs = [world.bind(AGAIN, consumer=JOB, retention_s=0) for _ in range(3)]
+    assert len({world.variables(run.binding)["XCE_DIR_OUT"] for run in runs}) == 3
+    for run in runs:
+        assert Path(world.variables(run.binding)["XCE_DIR_OUT"]).is_dir()
+        world.release(run.binding)
+    world.until(lambda: not tree(world))
+
+
+def test_what_was_taken_back_before_a_long_wait_is_not_taken_back_twice(world: World) -> None:
+    """The first run's card is held by a stranger when the job runs again, whose results are to be kept."""
+    first = world.bind(HOME, consumer=JOB, cards=["full"])
+    with open(OWN, "rb", buffering=0):
+        assert world.release(first.binding).conditions == [Condition.BLOCKED]
+        second = world.bind(HOME, consumer=JOB, cards=["zero"], retention_s=3600)
+        out = Path(world.variables(second.binding)["XCE_DIR_OUT"], "result")
+        out.write_text("1")
+        world.release(second.binding)
+        world.restart()
+        assert Condition.BLOCKED in world.settled(first.binding).conditions
+    world.until(lambda: world.report(first.binding).state is RELEASED)
+    assert out.read_text() == "1"
