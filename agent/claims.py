@@ -148,16 +148,19 @@ class Claims:
     def ordered(self, order: BindingPrepare | BindingRelease) -> None:
         """The broker has given an order, or somebody on this host."""
         self.newest_epoch = max(self.newest_epoch, order.epoch)
+        recovering = self._began is not None and bool(self._began.recovering)
         if isinstance(order, BindingRelease):
-            self._orders.pop(order.binding, None)
-            self._put(partial(_release, order=order))
+            if recovering and order.was is not None:
+                self.ordered(order.was)
+            elif not recovering:  # otherwise it is given again, and what it is about is taken up first
+                self._put(partial(_release, order=order))
             return
         if not self._thread.is_alive():  # whatever it held is not known: nothing ends by that
             self._pending(order, self.fault)
             return
         self.ends.ordered(order.binding)
         self.holdings.claims[order.binding.id] = order.claim.id
-        if self._began is not None and self._began.recovering:
+        if recovering:
             self._orders[order.binding.id] = order
         else:
             instances = self._chosen(order.binding.instances)

@@ -158,6 +158,11 @@ class Entry:
         return {} if self.void and not steps.handler(work.step).outlasts_boot else work.evidence
 
     @property
+    def being_taken_up(self) -> bool:
+        """Whether it is still looked for what there is of it, after the journal was lost."""
+        return self.order.taken_up and self.phase is Phase.PREPARING and not self.void
+
+    @property
     def leaving(self) -> bool:
         """Whether it is taken back."""
         return self.phase in {Phase.UNDOING, Phase.RELEASING}

@@ -20,6 +20,7 @@ from xce.prepare.carry import Carrier
 from xce.prepare.entry import Entry, Event, Phase, Report, StepState, ended
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
+from xce.prepare.ports import given
 from xce.prepare.shared import directory_of, lies_in, removal_key
 from xce.prepare.step import InstanceMap, Kept, Node, Shared, StepFailed
 
@@ -91,6 +92,8 @@ class Executor(Carrier):
         if entry is not None and entry.phase is Phase.RELEASING:
             return self._report(entry)
         self._check_order(epoch)
+        if entry is not None and entry.being_taken_up:
+            raise Refused(f"binding {binding} is being taken up again: what there is of it is not known yet")
         if entry is None:
             stone = Tombstone(
                 state=BindingState.RELEASED, epoch=epoch, op_id=op_id, reason="it was never here"
@@ -114,7 +117,7 @@ class Executor(Carrier):
         What is not in the journal is prepared again, which takes what is there. Raises `NotRecorded`.
         """
         reports = [
-            self._begin(op_id, epoch, binding, claim, instances, words)
+            self._begin(op_id, epoch, binding, claim, instances, words, taken_up=True)
             for op_id, epoch, binding, claim, words in known
             if binding.id not in self.entries and self.journal.tombstone(binding.id) is None
         ]
@@ -140,6 +143,8 @@ class Executor(Carrier):
         claim: Claim,
         instances: InstanceMap,
         words: Mapping[str, str],
+        *,
+        taken_up: bool = False,
     ) -> Report:
         try:
             planned = plan(binding, claim, instances, self.node.settings, words)
@@ -148,7 +153,8 @@ class Executor(Carrier):
             stone = Tombstone(state=BindingState.FAILED, epoch=epoch, op_id=op_id, reason=str(error))
             self.journal.end(binding.id, stone)
             return self._tell(ended(binding.id, stone))
-        works = [Work(step=step, state=StepState.BEGUN) for step in planned]
+        known = binding.ports if taken_up else {}
+        works = [Work(step=step, state=StepState.BEGUN, evidence=given(step, known)) for step in planned]
         order = Order(
             binding=binding,
             claim=claim,
@@ -158,6 +164,7 @@ class Executor(Carrier):
             phase=Phase.PREPARING,
             steps=len(works),
             since=self.node.wall(),
+            taken_up=taken_up,
         )
         entry = Entry(order, works, words)
         with contextlib.suppress(StepFailed):  # it will say it again, and fail

@@ -70,6 +70,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: float = 0
     """Wall time, only for showing."""
     release_op: str = ""
+    taken_up: bool = False
+    """It was made ready before the journal was lost."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

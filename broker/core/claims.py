@@ -165,17 +165,21 @@ class Claims:
         host = self.state.supply.hosts.get(binding.host)
         if host is None or host.peer is None:
             return
-        epoch = self.state.changes.epoch
-        if binding.state is BindingState.RELEASING:
-            order: m.BindingPrepare | m.BindingRelease = m.BindingRelease(
-                epoch=epoch, op_id=binding.op_id, binding=binding.id, reason=binding.reason
-            )
-        else:
+        self.state.send(host.peer, self._order_of(binding))
+
+    def _order_of(self, binding: Binding) -> m.BindingPrepare | m.BindingRelease:
+        epoch, releasing = self.state.changes.epoch, binding.state is BindingState.RELEASING
+        prepare = None
+        if not releasing or not self.views.settled(binding.host):
             record = self.state.journal.ledger.claims.claims[binding.claim]
-            order = m.BindingPrepare(
+            prepare = m.BindingPrepare(
                 epoch=epoch, op_id=binding.op_id, binding=binding, claim=record.claim, volume=record.volume
             )
-        self.state.send(host.peer, order)
+        if prepare is not None and not releasing:
+            return prepare
+        return m.BindingRelease(
+            epoch=epoch, op_id=binding.op_id, binding=binding.id, reason=binding.reason, was=prepare
+        )
 
     def second(self, now: float) -> None:
         """Orders that were not taken, and bindings that are not ready in time."""
@@ -303,7 +307,7 @@ class Claims:
             state=following,
             reason=reason,
             evidence=report.evidence[:TEXT] if ready else binding.evidence if releasing else "",
-            ports=self._ports(binding, report) if ready else binding.ports if releasing else {},
+            ports=self._ports(binding, report) if ready else {} if following in ENDED else binding.ports,
         )
         changes: list[facts.Change] = [moved]
         if (following in ENDED or releasing) and binding.state is not BindingState.RELEASING:

@@ -219,6 +219,9 @@ class BindingRelease(Document, frozen=True, kw_only=True, tag="binding.release")
     op_id: str
     binding: str
     reason: str = ""
+    was: BindingPrepare | None = None
+    """By what it was made ready, while the node has not said what it has. One that has lost its journal takes
+    it up first, so that nothing of it is overlooked."""
 
 
 class BindingStanding(Document, frozen=True, kw_only=True, tag="binding.standing"):

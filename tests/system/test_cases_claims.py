@@ -3,12 +3,15 @@ halves of C-STA-01, C-STA-02 and C-MSG-05 that are about claims.
 """
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.system.harness import AgentProgram, Site
@@ -16,7 +19,8 @@ from tests.system.test_claims import ASK, OTHER, OWN, alone, ended, node, place,
 from tests.system.test_clock import BACK_S, shifted
 from xce.broker.client import BrokerRefused, Client, Fresh
 from xce.model import message as m
-from xce.model.claim import BindingState, Claim, Consumer
+from xce.model.claim import BindingState, Claim, Consumer, PortsAsk
+from xce.prepare.ports import is_free
 
 pytestmark = [
     pytest.mark.system,
@@ -37,6 +41,27 @@ def confined(agent: AgentProgram) -> None:
     """Each consumer can open its own device and not the other's."""
     assert run_in(agent, "one", OWN, OTHER) == ["open", REFUSED]
     assert run_in(agent, "two", OWN, OTHER) == [REFUSED, "open"]
+
+
+def free_port_of_claims() -> int:
+    """One that claims may ask for, and nobody has."""
+    return next(port for port in range(28000, 29000) if is_free(port))
+
+
+@contextmanager
+def job_in(agent: AgentProgram, consumer: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A job of a consumer, which listens on a port."""
+    group = f"{agent.settings['claims']['cgroup']}/xce-consumer-{consumer}"
+    serve = f"s = socket.create_server(('', {port})); print('runs', flush=True)"
+    code = f"import socket, time; {serve}; time.sleep(300)"
+    enter = f'echo $$ > {group}/cgroup.procs && exec {sys.executable} -ISc "$0"'
+    with subprocess.Popen(["sh", "-c", enter, code], stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == b"runs\n"
+        try:
+            yield job
+        finally:
+            job.kill()
 
 
 def settled(client: Client, made: list[str]) -> bool:
@@ -69,6 +94,43 @@ def test_c_sta_01_whichever_state_file_of_an_agent_is_empty_both_claims_stay(sit
         for claim in ("one", "two"):
             client.ask(m.ClaimRelease(id="", claim=claim))
         ended(site, client, *made)
+
+
+@pytest.mark.parametrize("how", ["emptied", "deleted"])
+def test_c_sta_01_without_its_journal_a_node_ends_what_was_released_meanwhile_and_nothing_else(
+    site: Site, how: str
+) -> None:
+    """Both jobs run, one listens on its port. RELEASED is not said before the processes are gone."""
+    agent = node(site, "node1")
+    agent.settings["claims"]["orphans"] = "clean"
+    port = free_port_of_claims()
+    asks = {"one": ASK, "two": msgspec.structs.replace(ASK, ports=[PortsAsk(name="http", exact=[port])])}
+    site.broker.start()
+    agent.start()
+    until_there(site, "node1")
+    with site.client() as client:
+        for claim, ask in asks.items():
+            client.ask(m.ClaimCreate(id="", claim=Claim(id=claim, ask=ask)))
+        (one,) = ready(client, place(client, "one", "node1", "card-own", "one"))
+        (two,) = ready(client, place(client, "two", "node1", "card-other", "two"))
+        with job_in(agent, "one", 0) as ending, job_in(agent, "two", port) as staying:
+            agent.kill()
+            state = Path(agent.settings["state_directory"])
+            for path in state.glob("claims.sqlite*"):
+                path.write_bytes(b"")
+                if how == "deleted":
+                    path.unlink()
+            client.ask(m.ClaimRelease(id="", claim="one"))
+            agent.start()
+            ended(site, client, one)
+            assert ending.poll() is not None, "released, and it runs"
+            site.until(lambda: settled(client, [two]))
+            assert client.ask(m.ClaimsRequest(id="")).bindings[two].binding.ports == {"http": [port]}
+            assert staying.poll() is None
+            confined_group = Path(agent.settings["claims"]["cgroup"]).glob("xce-consumer-*")
+            assert [path.name for path in confined_group] == ["xce-consumer-two"]
+            client.ask(m.ClaimRelease(id="", claim="two"))
+            ended(site, client, two)
 
 
 def test_c_sta_01_a_broker_that_lost_its_store_gives_away_no_device_that_is_in_use(site: Site) -> None:
