@@ -138,14 +138,14 @@ def _fields(call: csi.Call, secrets: dict[str, str]) -> dict[str, Any]:
                 "volume_id": call.volume,
                 "volume_path": call.path,
                 "staging_target_path": call.staging,
-                "capacity_range": {"required_bytes": call.required_bytes, "limit_bytes": call.limit_bytes},
+                "capacity_range": {"required_bytes": call.required_bytes},
                 "volume_capability": _capability(call.capability),
                 "secrets": secrets,
             }
         case csi.Create():
             return {
                 "name": call.name,
-                "capacity_range": {"required_bytes": call.required_bytes, "limit_bytes": call.limit_bytes},
+                "capacity_range": {"required_bytes": call.required_bytes},
                 "volume_capabilities": [_capability(call.capability)],
                 "parameters": call.parameters,
                 "secrets": secrets,

@@ -165,7 +165,6 @@ class Expand(_Call, frozen=True, kw_only=True, tag="expand"):
     staging: str = ""
     capability: Capability
     required_bytes: int = 0
-    limit_bytes: int = 0
     secrets: str = ""
 
 
@@ -175,7 +174,6 @@ class Create(_Call, frozen=True, kw_only=True, tag="create"):
     name: str
     capability: Capability
     required_bytes: int = 0
-    limit_bytes: int = 0
     parameters: dict[str, str] = {}
     topology: dict[str, str] = {}
     """From where it must be reachable; {} if the plugin does not ask."""

@@ -198,18 +198,17 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError("expected --broker ENDPOINT")
         if problem := name_problem(options.get("--prefix", "sim")):
             raise UsageError(f"--prefix: {problem}")
-        count = int(options.arguments[0])
         machines = [_instances(path) for path in options.get("--machine").split(",") if path]
         claims = _claims(options.get("--claims")) if options.has("--claims") else None
         credentials = _credentials(options)
-        _make_room(count)
+        _make_room(int(options.arguments[0]))
     except (UsageError, KeyFileError) as error:
         output.fail(PROGRAM, str(error))
         return USAGE
     except (OSError, ValueError) as error:
         output.fail(PROGRAM, f"cannot have so many connections: {error}")
         return TROUBLE
-    _serve(options, count, credentials, machines, claims)
+    _serve(options, credentials, machines, claims)
     return GOOD
 
 
@@ -233,7 +232,6 @@ def _instances(path: str) -> Sequence[Instance]:
 
 def _serve(
     options: Options,
-    count: int,
     credentials: tuple[KeyPair | None, bytes | None],
     machines: Sequence[Sequence[Instance]],
     claims: SimulatedClaims | None,
@@ -241,29 +239,17 @@ def _serve(
     import signal  # noqa: PLC0415
 
     loop = Loop()
-    first, interval = int(options.number("--first", 1)), options.number("--interval", 15)
-    seed = int(options.number("--seed", 1))
-    hosts = [
-        SimulatedHost(
-            loop,
-            f"{options.get('--prefix', 'sim')}{first + number}",
-            endpoint=options.get("--broker"),
-            credentials=lambda: credentials,
-            interval=interval,
-            chance=random.Random(f"{seed} {first + number}"),  # noqa: S311 - values, not secrets
-            instances=machines[number % len(machines)] if machines else (),
-            claims=claims,
-        )
-        for number in range(count)
-    ]
-    told = [""]
+    hosts = _hosts(loop, options, credentials, machines, claims)
+    told = ""
 
     def show() -> None:
+        nonlocal told
         linked = sum(host.core.phase is Phase.SYNCED for host in hosts)
         trouble = next((host.core.trouble for host in hosts if host.core.trouble), "")
-        text = f"{linked} of {count} linked" + (f"; {trouble}" if trouble and linked < count else "")
-        if text != told[0]:
-            told[0] = text
+        text = f"{linked} of {len(hosts)} linked"
+        text += f"; {trouble}" if trouble and linked < len(hosts) else ""
+        if text != told:
+            told = text
             print(text, flush=True)
         loop.call_later(SHOW_S, show)
 
@@ -278,6 +264,29 @@ def _serve(
     for host in hosts:
         host.link.close()
     loop.close()
+
+
+def _hosts(
+    loop: Loop,
+    options: Options,
+    credentials: tuple[KeyPair | None, bytes | None],
+    machines: Sequence[Sequence[Instance]],
+    claims: SimulatedClaims | None,
+) -> list[SimulatedHost]:
+    first, seed = int(options.number("--first", 1)), int(options.number("--seed", 1))
+    return [
+        SimulatedHost(
+            loop,
+            f"{options.get('--prefix', 'sim')}{first + number}",
+            endpoint=options.get("--broker"),
+            credentials=lambda: credentials,
+            interval=options.number("--interval", 15),
+            chance=random.Random(f"{seed} {first + number}"),  # noqa: S311 - values, not secrets
+            instances=machines[number % len(machines)] if machines else (),
+            claims=claims,
+        )
+        for number in range(int(options.arguments[0]))
+    ]
 
 
 def _credentials(options: Options) -> tuple[KeyPair | None, bytes | None]:

@@ -28,7 +28,7 @@ VolumeCapability: 1 block, 2 mount, 3 access_mode
 VolumeCapability.BlockVolume:
 VolumeCapability.MountVolume: 1 fs_type, 2 mount_flags, 3 volume_mount_group
 VolumeCapability.AccessMode: 1 mode
-CapacityRange: 1 required_bytes, 2 limit_bytes
+CapacityRange: 1 required_bytes
 Topology: 1 segments
 NodeStageVolumeRequest: 1 volume_id, 2 publish_context, 3 staging_target_path, 4 volume_capability, 5 secrets, 6 volume_context
 NodeUnstageVolumeRequest: 1 volume_id, 2 staging_target_path
@@ -210,14 +210,13 @@ CALLS: list[tuple[csi.Call, str, dict[str, Any]]] = [
             staging="/s",
             capability=MOUNTED,
             required_bytes=1 << 40,
-            limit_bytes=1 << 41,
         ),
         "NodeExpandVolumeRequest",
         {
             "volume_id": "v",
             "volume_path": "/p",
             "staging_target_path": "/s",
-            "capacity_range": {"required_bytes": 1 << 40, "limit_bytes": 1 << 41},
+            "capacity_range": {"required_bytes": 1 << 40},
             "volume_capability": SAID,
             "secrets": {"k": "word"},
         },
