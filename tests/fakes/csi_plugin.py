@@ -395,7 +395,6 @@ class Registrar:
 
 async def main(folder: Path) -> None:
     plugin = Plugin(folder)
-    await asyncio.sleep(plugin.control.get("start_s", 0))
     path = folder / "csi.sock"
     path.unlink(missing_ok=True)
     server = Server([plugin])

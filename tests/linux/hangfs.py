@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_LOOKUP, _FORGET, _GETATTR, _INIT = 1, 2, 3, 26
+_LOOKUP, _FORGET, _GETATTR, _STATFS, _INIT, _OPENDIR = 1, 2, 3, 17, 26, 27
 _DIRECTORY = struct.pack("6Q10I", 7, 0, 0, 0, 0, 0, 0, 0, 0, 0o040755, 2, 0, 0, 0, 4096, 0)
 """fuse_attr"""
 _MNT_DETACH = 2
@@ -76,6 +76,8 @@ class HangingMount:
             answer = {
                 _LOOKUP: struct.pack("4Q2I", 7, 1, 0, 0, 0, 0) + _DIRECTORY,
                 _GETATTR: struct.pack("Q2I", 0, 0, 0) + _DIRECTORY,
+                _OPENDIR: bytes(16),
+                _STATFS: bytes(80),
             }.get(code, b"")
             error = 0 if answer else -errno.ENOSYS
             os.write(self._fd, struct.pack("IiQ", 16 + len(answer), error, unique) + answer)

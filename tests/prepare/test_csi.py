@@ -1,12 +1,12 @@
 """Volumes of a CSI plugin from order to release: real helper, real plugin with every habit, real mounts."""
 
-import ctypes
 import os
 import signal
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.linux.hangfs import HangingMount
@@ -58,6 +58,13 @@ def test_staging_is_not_always_a_mount(csi: CsiWorld, how: dict[str, Any]) -> No
     csi.executor.check()
     assert csi.report(binding).note == ""
     gone(csi, binding)
+
+
+def test_a_plugin_that_refuses_an_empty_context_is_understood_and_gets_the_settings(csi: CsiWorld) -> None:
+    csi.plugin.control(behaviours=["wants-context"])
+    report = csi.bind(asked())
+    assert (report.state, "volume context is missing" in report.reason) == (FAILED, True)
+    gone(csi, ready(csi, "flagged"))
 
 
 def test_a_plugin_that_binds_the_nodes_own_disk_is_found_out(csi: CsiWorld) -> None:
@@ -397,26 +404,24 @@ def test_c_csi_06_a_link_in_the_volume_leads_nowhere(csi: CsiWorld, path: str) -
     assert csi.leftovers() == []
 
 
-def test_c_csi_07_a_volume_whose_file_service_is_dead_can_be_released(csi: CsiWorld, tmp_path: Path) -> None:
-    """The mount below the target loses its server; it is told, and taken off all the same."""
-    fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+def test_c_csi_07_a_volume_whose_file_service_is_dead_is_told_and_can_be_released(
+    csi: CsiWorld, tmp_path: Path
+) -> None:
+    """The plugin publishes a FUSE file system; its server ends while a job has the volume."""
+    point = tmp_path / "served"
+    point.mkdir()
+    served = HangingMount(point, after=0.01)
+    csi.settings = msgspec.structs.replace(csi.settings, probe_s=0.05, remote_s=5)
+    csi.stop()
+    csi.start()
+    csi.plugin.control(stage="nothing", source=str(point))
     binding = ready(csi)
-    point = csi.target()
-    subprocess.run(["umount", str(csi.place_of(binding))], check=True)
-    subprocess.run(["umount", point], check=True)
-    options = f"fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-    mount_fuse(point, options)
-    os.close(fd)  # the server is gone
-    with pytest.raises(OSError, match="Transport endpoint"):
-        os.stat(point)
+    assert [mount.kind for mount in csi.at(str(csi.place_of(binding)))] == ["fuse"]
     csi.executor.check()
-    assert csi.report(binding).note != ""
+    assert csi.report(binding).note == ""
+    served.release()
+    csi.until(lambda: "is dead: Transport endpoint" in csi.report(binding).note)
     gone(csi, binding)
-
-
-def mount_fuse(point: str, options: bytes) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mount(b"dead", os.fsencode(point), b"fuse", 0, options) == 0
 
 
 def test_a_volume_for_one_consumer_is_had_by_one(csi: CsiWorld) -> None:
