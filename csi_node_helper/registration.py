@@ -69,7 +69,8 @@ class Registration:
             file = Connection(path).file()
             if name.endswith(".sock") and not name.startswith(".") and file is not None:
                 found[path] = file
-        return dict(list(found.items())[:_SOCKETS])
+        known_first = sorted(found.items(), key=lambda one: one[0] not in self._known)
+        return dict(known_first[:_SOCKETS])
 
     async def _register(self, path: str) -> str | None:
         """The plugin's name, '' if it is not taken, None if it did not answer."""

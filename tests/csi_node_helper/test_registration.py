@@ -1,5 +1,6 @@
 """The registration folder: a stock registrar's plugin is found, answered, followed and let go."""
 
+import contextlib
 import os
 import socket
 import time
@@ -83,6 +84,18 @@ def test_a_registrar_that_hangs_keeps_no_other_waiting(world: World) -> None:
         began = time.monotonic()
         world.seen(NAME, ready=True)
         assert time.monotonic() - began < 4
+
+
+def test_a_folder_full_of_sockets_takes_no_plugin_away(world: World) -> None:
+    world.seen()
+    folder = register(world)
+    world.seen(NAME, ready=True)
+    with contextlib.ExitStack() as mutes:
+        for number in range(70):  # before its own in the folder, and more than are looked at
+            mute = mutes.enter_context(socket.socket(socket.AF_UNIX))
+            mute.bind(f"{folder}/a{number}-reg.sock")
+        time.sleep(1.2)  # two looks at the folder
+        assert world.seen(NAME).ready
 
 
 def test_of_two_registrars_of_one_plugin_the_second_stays_when_the_first_is_gone(world: World) -> None:
