@@ -49,4 +49,5 @@ def credentials(settings: AgentFile | ExternalFile, trust: Trust) -> tuple[KeyPa
     try:
         return keys.load(Path(settings.key), secret=True), trust.key()
     except KeyFileError as error:
-        raise ValueError(str(error)) from error
+        missing = isinstance(error.__cause__, FileNotFoundError)
+        raise ValueError(f"{error}{'; the keys are made by `join`' if missing else ''}") from error

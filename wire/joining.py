@@ -48,7 +48,9 @@ def token_of(path: str) -> Token:
     try:
         text = sys.stdin.readline() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read the token {path}: {error}") from error
+        raise ValueError(
+            f"cannot read the token {path}: {getattr(error, 'strerror', '') or error}"
+        ) from error
     return token.parse(text)
 
 

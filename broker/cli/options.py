@@ -124,7 +124,8 @@ def carry_out(made: argparse.ArgumentParser, body: Body, argv: Sequence[str]) ->
     except UsageError as error:
         return complain(made, str(error), error.hint, USAGE)
     except KeyFileError as error:
-        return complain(made, str(error), "", USAGE)
+        hint = "give --key and --broker-key" if hasattr(options, "broker_key") else ""
+        return complain(made, str(error), hint, USAGE)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of a pipe has seen enough

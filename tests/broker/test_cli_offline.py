@@ -96,6 +96,11 @@ def test_without_a_broker_every_command_says_so_and_exits_3(
         (["pool", "set", "a", "b"], "nothing to set"),
         (["supply", "--broker", "node1:7400"], "is no broker"),
         (["supply", "--broker", "tcp://node1:7400", "--key", "/none.key"], "cannot read /none.key"),
+        (["token", "new", "--hosts", "n", "--broker-key", "/none.pub"], "hint: give --key and --broker-key"),
+        (
+            ["join", "b", "--name", "n", "--token", "/none"],
+            "cannot read the token /none: No such file or dir",
+        ),
         (["key", "new", "me"], "which role?"),
         (["key", "new", "broker", "--role", "agent"], "has no role"),
         (["key", "new", "me", "--role", "admin", "--hosts", "a"], "--hosts is for agents"),
