@@ -445,7 +445,7 @@ def _discovery(settings: Settings) -> configuration.Discovery | None:
 
 def _has_claims(directory: str) -> bool:
     """Whether there are claims on record, or nobody can say."""
-    if not os.path.exists(f"{directory}/claims.sqlite"):
+    if not any(os.path.exists(f"{directory}/claims.{kind}") for kind in ("sqlite", "head")):
         return False
     from xce.prepare import journal  # noqa: PLC0415 - not for a node that never took claims
 

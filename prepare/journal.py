@@ -2,11 +2,11 @@
 
 SQLite with a write-ahead log and synchronous FULL: one sync for what is written in one stroke. That a log was
 lost is seen by `claims.head`, which says how many strokes there were; it is not synced, and never ahead.
-Every record is JSON with a checksum over its very bytes and its place; fields that this version does not know
-are kept when a record is written anew. A file that is empty or damaged is set aside, what is whole in it is
-carried over, and the journal says that it is *recovering*: then nothing may be prepared or released until
-somebody who knows has settled what the node holds. A file of an older version is brought up, one of a newer
-version is refused and left as it is.
+Every record is JSON with a checksum over its very bytes and its place; fields that this version does not
+know are kept when a record is written anew. A file that is empty or damaged is set aside, what is whole in
+it is carried over, and the journal says that it is *recovering*, as it does when the file is gone: then
+nothing may be prepared or released until somebody who knows has settled what the node holds. A file of an
+older version is brought up, one of a newer version is refused and left as it is.
 
 Used by one thread. A record that cannot be written raises `NotRecorded`, and nothing of it was written.
 """
@@ -29,7 +29,7 @@ from xce.prepare.step import Evidence, Kept, Step
 TOMBSTONES = 4096
 """Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
 _FILE, _HEAD = "claims.sqlite", "claims.head"
-_LOST = "its log was lost"
+_LOST, _GONE = "its log was lost", "it is gone"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS record (
     kind TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
@@ -313,7 +313,7 @@ class Journal:
         try:
             size = os.stat(self.path).st_size
         except FileNotFoundError:
-            return "it is gone" if self._told() else ""
+            return _GONE if _told(self._head) else ""
         if size == 0:
             return "it is empty"
         try:
@@ -333,18 +333,11 @@ class Journal:
 
     def _lost(self, connection: sqlite3.Connection) -> str:
         """Whether strokes are missing that were written; '' if none are, or nothing tells."""
-        told = self._told()
+        told = _told(self._head)
         query = "SELECT body FROM record WHERE kind=? AND name=? AND number=?"
         row = connection.execute(query, _COUNT).fetchone()
         found = msgspec.json.decode(row[0], type=Head).strokes if row else 0
         return f"{_LOST}: it ends with stroke {found} of {told}" if found < told else ""
-
-    def _told(self) -> int:
-        """How many strokes there were; 0 if nothing tells."""
-        try:
-            return int(Path(self._head).read_text("ascii"))
-        except (OSError, ValueError):
-            return 0
 
     def _set_aside(self) -> None:
         number = 1
@@ -394,6 +387,8 @@ def live(directory: str) -> list[Order]:
     """
     path = f"{directory}/{_FILE}"
     if not os.path.exists(path):
+        if _told(f"{directory}/{_HEAD}"):
+            raise ValueError(f"cannot read the journal {path}: {_GONE}")
         return []
     try:
         with copied(path) as copy, contextlib.closing(sqlite3.connect(copy)) as connection:
@@ -401,6 +396,14 @@ def live(directory: str) -> list[Order]:
         return [msgspec.json.decode(body, type=Order) for (body,) in rows]
     except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
         raise ValueError(f"cannot read the journal {path}: {error}") from error
+
+
+def _told(head: str) -> int:
+    """How many strokes there were; 0 if nothing tells."""
+    try:
+        return int(Path(head).read_text("ascii"))
+    except (OSError, ValueError):
+        return 0
 
 
 def _with_unknown(held: bytes, record: msgspec.Struct) -> bytes:

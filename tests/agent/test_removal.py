@@ -63,6 +63,15 @@ def test_a_journal_that_nobody_can_read_may_have_claims(
     assert "cannot read the journal" in capsys.readouterr().err
 
 
+def test_a_journal_that_is_gone_may_have_had_claims(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(str(config.parent / "state"))
+    journal.begin(order(), [], epoch=1)
+    journal.close()
+    (config.parent / "state/claims.sqlite").unlink()
+    assert removal.run(["--config", str(config)]) == 1
+    assert "claims.sqlite: it is gone" in capsys.readouterr().err
+
+
 @pytest.mark.root
 def test_by_force_it_unmounts_what_is_free_and_leaves_what_is_used_or_anothers(
     config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
