@@ -3,7 +3,9 @@
 Memory follows the disk: a phase or a step is further only once its record is written. No decisions here.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import overload
 
 import msgspec
 
@@ -14,6 +16,33 @@ from xce.prepare.entry import PHASES, Entry, Event, Phase, Report, StepState
 from xce.prepare.journal import Journal, Order, Work
 from xce.prepare.plan import PlanRefused
 from xce.prepare.step import At, Csi, Kept, Node, Peer, Step, Wait
+
+
+class _Peers(Sequence[Peer]):
+    """Worked out when somebody asks: all ports of a node are one thing, and each look at one goes by all."""
+
+    def __init__(self, entry: Entry, sharers: Mapping[tuple[str, int], Entry]) -> None:
+        self._entry, self._sharers = entry, sharers
+
+    @functools.cached_property
+    def _all(self) -> list[Peer]:
+        return [
+            Peer(other.id, other.works[n].step, other.holds(n), other.leaving, n)
+            for (_, n), other in self._sharers.items()
+            if other is not self._entry and other.works[n].state != StepState.UNDONE
+        ]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, index: int) -> Peer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Peer]: ...
+
+    def __getitem__(self, index: int | slice) -> Peer | list[Peer]:
+        return self._all[index]
 
 
 class Books:
@@ -74,11 +103,7 @@ class Books:
         self.node.errands.forget(entry.id)
 
     def _at(self, entry: Entry, number: int) -> At:
-        peers = [
-            Peer(other.id, other.works[n].step, other.holds(n), other.leaving, n)
-            for (_, n), other in self._by_key.get(entry.keys[number], {}).items()
-            if other is not entry and other.works[n].state != StepState.UNDONE
-        ]
+        peers = _Peers(entry, self._by_key.get(entry.keys[number], {}))
         earlier = [(work.step, work.evidence) for work in entry.works[:number]]
         progress = entry.progress.setdefault(number, {})
         rollback = entry.phase is Phase.UNDOING

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.prepare.world import World
-from xce.model.claim import Ask, BindingState, MountAsk
+from xce.model.claim import Ask, BindingState, MountAsk, PortsAsk
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -48,6 +48,25 @@ def test_many_bindings_are_taken_up_and_looked_at_quickly(fast: Path, world: Wor
     print(f"taken up in {taken_up:.2f} s, looked at in {looked * 1000:.0f} ms")
     assert taken_up < 0.5 + MANY * 0.004  # ten times what it takes on an idle machine
     assert looked < 0.1 + MANY * 0.001
+
+
+def test_a_look_at_a_binding_with_ports_does_not_go_by_those_of_all_others(fast: Path, world: World) -> None:
+    """Four times as many take about four times as long; not sixteen times."""
+
+    def look(many: int) -> float:
+        while len(world.executor.entries) < many:
+            binding, claim = world.order(Ask(ports=[PortsAsk(name="p", count=1)]))
+            world.executor.prepare(op_id="", epoch=1, binding=binding, claim=claim, instances={})
+        world.until(lambda: all_ready(world), within=60)
+        times = []
+        for _ in range(5):
+            before = time.process_time()
+            world.executor.check()
+            times.append(time.process_time() - before)
+        return min(times)
+
+    few = look(100)
+    assert look(400) < 8 * few
 
 
 def test_bindings_that_came_and_went_leave_nothing(fast: Path, world: World) -> None:

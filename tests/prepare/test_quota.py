@@ -193,12 +193,18 @@ def test_subvolumes_of_the_users_own_are_named_and_go_with_the_rest(node: World,
     gone(node, disk)
 
 
+def forget_all(node: World) -> None:
+    """As on a host on which no agent has been before."""
+    for name in ("claims.sqlite", "claims.head"):
+        (node.place / "state" / name).unlink()
+
+
 def test_what_no_binding_owns_is_found_and_removed_with_its_limit(node: World, disk: Disk) -> None:
     point = bound(node)
     fill(point, 2)
     syscalls.umount2(point, 0)
     node.stop()
-    (node.place / "state/claims.sqlite").unlink()
+    forget_all(node)
     node.settings = msgspec.structs.replace(node.settings, orphans=Orphans.CLEAN)
     node.start()
     node.executor.scan()
@@ -209,7 +215,7 @@ def test_what_no_binding_owns_is_found_and_removed_with_its_limit(node: World, d
 def test_what_is_still_mounted_somewhere_is_not_taken_for_lost(node: World) -> None:
     bound(node)
     node.stop()
-    (node.place / "state/claims.sqlite").unlink()
+    forget_all(node)
     node.start()
     node.executor.scan()
     assert f"scratch {directory(node)}" in node.executor.orphans
