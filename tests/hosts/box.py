@@ -111,6 +111,8 @@ class Host:
         self._group = _cgroup_root() / f"xce-host-{os.getpid()}-{name}"
         # Without bpf(2) systemd enforces no device policy, silently, and neither can we.
         self._options = ["--system-call-filter=bpf add_key keyctl", "--capability=all"]
+        # There is one clock, and it is this machine's: no host may set it.
+        self._options += ["--drop-capability=CAP_SYS_TIME"]
         self._options += [f"--network-namespace-path={namespace}" if namespace else "--private-network"]
         self._options += [f"--bind-ro={bind}" for bind in binds]
         self._process: subprocess.Popen[bytes] | None = None
@@ -194,7 +196,11 @@ class Host:
         # In a control group of the host, as an admin's shell is.
         join = 'mkdir -p "$0" && echo 0 >"$0/cgroup.procs" && exec "$@"'
         enter = ["nsenter", "-t", str(self.leader()), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--"]
-        return ["sh", "-c", join, f"{self._group}/payload/admin", *enter, "env", "-i", *home, *argv]
+        bound = [
+            "setpriv",
+            "--bounding-set=-sys_time",
+        ]  # nsenter comes from outside, with all that root may do
+        return ["sh", "-c", join, f"{self._group}/payload/admin", *bound, *enter, "env", "-i", *home, *argv]
 
     def run(self, *argv: str, text: str = "", within_s: float = WITHIN_S) -> subprocess.CompletedProcess[str]:
         """Run a command on the host, whatever its exit status."""

@@ -59,6 +59,15 @@ def alive(host: Host, pid: int) -> bool:
     return host.run("kill", "-0", str(pid)).returncode == 0
 
 
+def test_no_host_may_set_the_clock_that_it_shares_with_this_machine(host: Host) -> None:
+    """Neither its PID 1 nor a command of an admin. What they may do is read; nobody tries."""
+    for process in ("1", "self"):
+        status = host.read(f"/proc/{process}/status")
+        held = {name: int(bits, 16) for name, bits in re.findall(r"Cap(Eff|Prm|Bnd):\s*([0-9a-f]+)", status)}
+        assert held["Eff"] >> 21 & 1, "a host's root is root"
+        assert not any(bits >> 25 & 1 for bits in held.values()), f"CAP_SYS_TIME: {process}"
+
+
 def test_a_fresh_host_is_served_after_install_and_key(host: Host) -> None:
     install(host)
     enabled = host.must("systemctl", "is-enabled", "xce-agent", "xce-broker", "xce-jobs").split()
