@@ -41,8 +41,8 @@ def run(argv: Sequence[str]) -> int:
     options = Options(argv, flags=["--csi"], values=["--config"])
     if options.arguments:
         raise UsageError(f"cannot understand {options.arguments[0]!r}")
-    agent = settings.read(options.get("--config"), AgentFile)
     forced = os.environ.get(FORCE) == "1"
+    agent = _settings(options.get("--config"), forced=forced)
     if forced and not options.has("--csi"):
         unmount(agent.claims.directory)
     table = mountinfo.read()
@@ -60,6 +60,18 @@ def run(argv: Sequence[str]) -> int:
         return GOOD
     output.fail(PROGRAM, f"release the claims of this host first, or set {FORCE}=1")
     return TROUBLE
+
+
+def _settings(path: str, *, forced: bool) -> AgentFile:
+    """What says where things are; one that cannot be read may have anything, and stops nobody who forces."""
+    try:
+        return settings.read(path, AgentFile)
+    except UsageError as error:
+        if not forced:
+            hint = f"it says where claims are: correct it first, or set {FORCE}=1"
+            raise UsageError(f"{error}\n  hint: {hint}") from error
+        output.fail(PROGRAM, f"{error}: the default directories are looked at")
+        return AgentFile()
 
 
 def claims(directory: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from xce.agent.cli import removal
+from xce.agent.cli.options import UsageError
 from xce.linux import mountapi, mountinfo
 from xce.model.claim import Binding, BindingState, Claim, Consumer
 from xce.prepare.journal import Journal, Order, Tombstone
@@ -53,6 +54,18 @@ def test_a_live_claim_is_named_although_no_agent_no_process_and_no_mount_is_ther
     journal.end("b7", Tombstone(state=BindingState.RELEASED, epoch=1, op_id="o"))
     journal.close()
     assert removal.run(["--config", str(config)]) == 0
+
+
+def test_a_configuration_that_cannot_be_read_stops_who_does_not_force(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says where claims are; the default places are looked at then."""
+    config.write_text("claims: [\n")
+    with pytest.raises(UsageError, match="correct it first, or set XCE_FORCE_REMOVAL=1"):
+        removal.run(["--config", str(config)])
+    monkeypatch.setenv("XCE_FORCE_REMOVAL", "1")
+    assert removal.run(["--config", str(config)]) == 0
+    assert "the default directories are looked at" in capsys.readouterr().err
 
 
 def test_a_journal_that_nobody_can_read_may_have_claims(

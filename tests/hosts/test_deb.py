@@ -65,3 +65,30 @@ def test_the_helpers_files_move_to_its_own_package_and_back(host: Host) -> None:
     assert host.run("test", "-e", "/usr/lib/xce/site/grpclib").returncode != 0
     dpkg(host, "-i", "/packages/older/*.deb")
     assert OLDER in host.must("xce-csi-node-helper", "--version")
+
+
+def test_a_unit_that_is_masked_or_cannot_start_leaves_no_package_half_done(host: Host) -> None:
+    """And a configuration that cannot be read stops a removal, but not one that is forced."""
+    host.must("systemctl", "mask", "xce-agent", "xce-broker")
+    dpkg(host, "-i", "/packages/*.deb")
+    doctors = host.run("xce-agent", "doctor").stdout + host.run("xce-broker", "doctor").stdout
+    assert "systemctl unmask xce-agent.service" in doctors
+    assert "does not delegate" not in doctors
+    assert "xce-agent join BROKER --token FILE" in doctors
+    assert "systemctl unmask xce-broker; systemctl start xce-broker" in doctors
+    dpkg(host, "-i", "/packages/next/*.deb")
+    host.must("systemctl", "unmask", "xce-agent", "xce-broker")
+    serve(host)
+    for _ in range(4):  # five starts in five minutes are its limit
+        host.must("systemctl", "restart", "xce-agent")
+    dpkg(host, "--force-confold", "-i", "/packages/*.deb")
+    available(host)
+
+    host.write("/etc/xce/agent.yaml", "claims: [\n")
+    dpkg(host, "--force-confold", "-i", "/packages/next/*.deb")
+    assert host.run("dpkg", "--audit").stdout == ""
+    refused = host.run("dpkg", "-r", "xce-agent")
+    assert refused.returncode != 0
+    assert "correct it first, or set XCE_FORCE_REMOVAL=1" in refused.stderr
+    host.must("env", "XCE_FORCE_REMOVAL=1", "dpkg", "-r", "xce-agent")
+    assert host.run("systemctl", "is-active", "xce-agent").stdout.strip() == "inactive"
