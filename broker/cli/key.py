@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import pwd
 import stat
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,13 +21,15 @@ from xce.broker.cli.options import (
     json_option,
 )
 from xce.broker.cli.options import parser as command_parser
-from xce.model.message import KeyAdd, KeyRevoke, KeysRequest, KeyView
+from xce.broker.cli.statedir import give_to_service, owner_of
+from xce.broker.client import Broker, Client
+from xce.broker.session import BrokerUnreachable
+from xce.model.message import KeyAdd, KeyRevoke, KeysRequest, KeyView, StatusRequest
 from xce.model.role import Role
 from xce.wire import keys
 
 SUMMARY = COMMANDS["key"]
-SERVICE_USER = "xce-broker"
-"""Whom the shipped unit runs the broker as."""
+ANSWER_S = 3.0
 ABOUT = """
 Every peer that comes by TCP has a key pair (CURVE), and every key has a role:
 
@@ -149,27 +150,18 @@ def _save(pair: keys.KeyPair, secret: Path, public: Path) -> None:
         secret.unlink()
         raise
     if pair.role == "broker":
-        _give_to_service(secret)
-
-
-def _give_to_service(secret: Path) -> None:
-    """The packaged broker has a user of its own: root makes its key, and it must be able to read it."""
-    try:
-        user = pwd.getpwnam(SERVICE_USER)
-    except KeyError:
-        return
-    if os.geteuid() == 0:
-        os.chown(secret, user.pw_uid, user.pw_gid, follow_symlinks=False)
+        give_to_service(secret)
 
 
 def _rotate(options: argparse.Namespace) -> int:
-    """Two steps, each of which may be repeated; between them the running broker announces the next key."""
+    """Two steps, each of which may be repeated if it was broken off; between them the running broker
+    announces the next key.
+    """
     now, following = options.directory / "broker", options.directory / "broker.next"
     if not options.finish:
         if not os.path.lexists(f"{now}.key"):
             raise UsageError(f"there is no {now}.key", "begin with: xce-broker key new broker")
-        pair = keys.new("broker", "broker")
-        _save(pair, Path(f"{following}.key"), Path(f"{following}.pub"))
+        _make_next(Path(f"{following}.key"), Path(f"{following}.pub"))
         print(f"{following}.key  is to be the broker's key. Next:")
         print("  systemctl reload xce-broker      # it is announced to every agent and controller there is")
         print("  xce-broker hosts --problems      # hosts that are away have to be told by hand")
@@ -178,6 +170,8 @@ def _rotate(options: argparse.Namespace) -> int:
         return GOOD
     if not any(Path(f"{following}.{kind}").exists() for kind in ("key", "pub")):
         raise UsageError(f"there is no {following}.key", "begin with: xce-broker key rotate")
+    if Path(f"{following}.key").exists():
+        _refuse_unannounced(Path(f"{following}.pub"))
     for kind in ("key", "pub"):
         if Path(f"{following}.{kind}").exists():
             if Path(f"{now}.{kind}").exists():  # not, if this was broken off right here
@@ -187,6 +181,36 @@ def _rotate(options: argparse.Namespace) -> int:
     print("  systemctl restart xce-broker     # agents come back with the new key by themselves")
     print(f"  rm {now}.old.*  # when no host is missing")
     return GOOD
+
+
+def _make_next(secret: Path, public: Path) -> None:
+    """The broker's next pair; one that was broken off between its two files is made whole."""
+    if os.path.lexists(secret) and os.path.lexists(public):
+        hint = "systemctl reload xce-broker; after a heartbeat: xce-broker key rotate --finish"
+        raise UsageError(f"a rotation is under way: {secret} is there already", hint)
+    if not os.path.lexists(secret):
+        public.unlink(missing_ok=True)
+        _save(keys.new("broker", "broker"), secret, public)
+        return
+    with owner_of(secret):
+        pair = keys.load(secret, secret=True)
+    keys.save(keys.KeyPair(pair.name, pair.role, pair.public), public)
+    give_to_service(secret)
+
+
+def _refuse_unannounced(following: Path) -> None:
+    """A running broker that has told nobody of its next key would be left by all hosts at its next start."""
+    local = of_this_host(CONFIGURATION).local
+    if not local or not os.path.exists(local):
+        return
+    try:
+        with Client(Broker(f"ipc://{local}"), timeout=ANSWER_S) as client:
+            announced = client.ask(StatusRequest(id="")).next_key
+    except BrokerUnreachable:
+        return
+    if not following.exists() or announced != keys.load(following, secret=False).public.decode():
+        hint = "systemctl reload xce-broker, wait for a heartbeat, then this again"
+        raise UsageError("the running broker has told nobody of its next key: no host would come back", hint)
 
 
 def _add(options: argparse.Namespace) -> int:

@@ -15,6 +15,8 @@ from xce.broker.store.files import restore
 SUMMARY = COMMANDS["restore"]
 ABOUT = """
 What was confirmed after the copy was made is forgotten by the broker, and controllers take everything anew.
+What claims made since then have on their nodes is quarantined. Keys revoked and tokens used since then are
+good again: revoke them anew; hosts that joined since then join once more.
 The broker must not run. The files of before are kept beside the new ones, as facts.db.damaged-TIME; a copy
 that is damaged is refused and changes nothing. To be run on the broker's host, as root or as its user.
 """
@@ -43,10 +45,10 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-    place = place_of(options)
-    brought = place.directory / "facts.brought"
     if not options.file.is_file():
         raise UsageError(f"cannot use {options.file}: there is no such file")
+    place = place_of(options, make=True)
+    brought = place.directory / "facts.brought"
     keep(options.file, brought)
     try:
         owner = place.directory.stat()

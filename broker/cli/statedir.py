@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import pwd
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from xce.model.message import BackupRequest
 COPY_S = 300.0
 """For the broker to write a copy."""
 CLOSE_S = 10.0
+SERVICE_USER = "xce-broker"
+"""Whom the shipped unit runs the broker as."""
 
 
 def configuration_option(made: argparse.ArgumentParser) -> None:
@@ -27,9 +30,12 @@ def configuration_option(made: argparse.ArgumentParser) -> None:
     )
 
 
-def place_of(options: argparse.Namespace) -> Place:
-    """The files of this host's broker."""
+def place_of(options: argparse.Namespace, *, make: bool = False) -> Place:
+    """The files of this host's broker; with `make`, also of one that has never run."""
     place = Place(Path(of_this_host(options.config).state_directory))
+    if make and place.directory.parent.is_dir() and not os.path.lexists(place.directory):
+        place.directory.mkdir(mode=0o750)
+        give_to_service(place.directory)
     if not place.directory.is_dir():
         hint = f"run it on the broker's host, or give --config; {options.config} names the directory"
         raise UsageError(f"cannot use {place.directory}: there is no such directory", hint)
@@ -54,10 +60,20 @@ def whole_copy(options: argparse.Namespace, place: Place) -> int:
         raise UsageError(str(error)) from error
 
 
+def give_to_service(path: Path) -> None:
+    """The packaged broker has a user of its own: what root makes for it, it must be able to use."""
+    try:
+        user = pwd.getpwnam(SERVICE_USER)
+    except KeyError:
+        return
+    if os.geteuid() == 0:
+        os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
+
+
 @contextmanager
-def owner_of(directory: Path) -> Iterator[None]:
-    """As root, become the directory's owner for a while: what is made there must be the broker's."""
-    status, group = directory.stat(), os.getegid()
+def owner_of(path: Path) -> Iterator[None]:
+    """As root, become its owner for a while: what is made there must be the broker's."""
+    status, group = path.stat(), os.getegid()
     if os.geteuid() != 0 or status.st_uid == 0:
         yield
         return
@@ -75,8 +91,12 @@ def keep(source: Path, target: Path) -> None:
     new = target.with_name(target.name + ".new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as written, source.open("rb") as read:
-        shutil.copyfileobj(read, written)
-        written.flush()
-        os.fsync(descriptor)
-    new.replace(target)
+    try:
+        with open(descriptor, "wb") as written, source.open("rb") as read:
+            shutil.copyfileobj(read, written)
+            written.flush()
+            os.fsync(descriptor)
+        new.replace(target)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(target)) from error

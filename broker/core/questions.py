@@ -265,6 +265,7 @@ class Questions:
                 bindings={name: count for name, count in views.binding_states.items() if count},
                 quarantined=sum(map(len, state.journal.ledger.claims.quarantine.values())),
                 counters=self.counters(),
+                next_key=state.next_key,
                 trouble=self.troubles(),
             ),
         )

@@ -133,6 +133,8 @@ class BrokerStatus(Reply, frozen=True, kw_only=True, tag="status.is"):
     """Instances that may not be used."""
     counters: dict[str, int] = {}
     """`refused.REASON`, `reports`, `values`, `deltas`, `watchers_cut`, `rubbish`, ... since the start."""
+    next_key: str = ""
+    """Public key that is announced as the broker's next one, while it is being changed."""
     trouble: list[str] = []
     """What needs an admin, in words."""
 

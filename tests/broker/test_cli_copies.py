@@ -99,6 +99,36 @@ def test_what_is_no_copy_is_refused_and_nothing_is_changed(tmp_path: Path, capsy
     assert sorted(os.listdir(state)) == before
 
 
+def test_a_copy_that_does_not_fit_is_told_by_its_name_and_leaves_nothing(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, config, copy = tmp_path / "state", tmp_path / "broker.yaml", tmp_path / "copy.db"
+    config.write_text(f"state_directory: {state}\n")
+    state.mkdir()
+    SqliteStore(state).close(10)
+
+    def full(_source: object, _target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("xce.broker.cli.statedir.shutil.copyfileobj", full)
+    said = call(capsys, "backup", copy, "--config", config, code=2)
+    assert f"cannot use {copy}: No space left on device" in said
+    assert list(tmp_path.glob("copy.db*")) == []
+
+
+def test_a_copy_is_brought_to_where_no_broker_ever_ran(tmp_path: Path, capsys: Output) -> None:
+    state, config, copy = tmp_path / "state", tmp_path / "broker.yaml", tmp_path / "copy.db"
+    config.write_text(f"state_directory: {state}\n")
+    state.mkdir()
+    SqliteStore(state).close(10)
+    call(capsys, "backup", copy, "--config", config)
+    config.write_text(f"state_directory: {tmp_path}/fresh\n")
+    assert "start the broker" in call(capsys, "restore", copy, "--config", config)
+    assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o750
+    config.write_text(f"state_directory: {tmp_path}/no/such\n")
+    call(capsys, "restore", copy, "--config", config, code=2)
+
+
 @pytest.mark.root
 def test_what_root_makes_in_the_state_directory_is_its_owners(capsys: Output) -> None:
     with TemporaryDirectory() as name:
