@@ -169,7 +169,8 @@ def _state(settings: AgentFile) -> Iterator[Finding]:
             continue
         free = os.statvfs(path)
         if free.f_bavail * free.f_frsize < ENOUGH_BYTES:
-            yield Finding("warning", f"{path} is nearly full", "make room")
+            advice = f"make room: df -h {path}; then systemctl start xce-agent if it has ended"
+            yield Finding("warning", f"{path} is nearly full", advice)
         else:
             yield Finding("ok", f"{path} can be written")
 
@@ -198,7 +199,11 @@ def _keys(settings: AgentFile) -> Iterator[Finding]:
         try:
             key = keys.load(Path(path), secret=secret)
         except KeyFileError as error:
-            make = "xce-agent join BROKER --token FILE" if secret else "copy broker.pub from the broker"
+            make = f"scp BROKER:/etc/xce/keys/broker.pub {path}"
+            if not os.path.exists(settings.key):
+                make = "xce-agent join BROKER --token FILE, with what xce-broker token new has made there"
+            elif secret:
+                make = f"chown root {path}; chmod 600 {path}; if it is broken: move it away and join anew"
             if isinstance(error.__cause__, PermissionError):
                 make = "run this as the agent's user"  # a new key would be one that the broker does not know
             yield Finding("problem", str(error), make)
@@ -209,9 +214,10 @@ def _keys(settings: AgentFile) -> Iterator[Finding]:
             name = settings.name or socket.gethostname()
             good = ", ".join(key.hosts) or key.name
             text = f"{path} is for {good}, and this host is called {name}: the broker will refuse it"
-            yield Finding(
-                "problem", text, "set `name:` in agent.yaml, or join anew with a token for this name"
+            advice = (
+                f"`name: {key.name}` in agent.yaml and systemctl restart xce-agent, or join anew by this name"
             )
+            yield Finding("problem", text, advice)
         else:
             yield Finding("ok", f"{path}: {key.public.decode()}")
 
@@ -224,7 +230,9 @@ def _speaks_for(key: keys.KeyPair, name: str) -> bool:
 def _broker(settings: AgentFile) -> Iterator[Finding]:
     if not settings.broker:
         yield Finding(
-            "warning", "none is configured: values stay on this host", "set `broker:` in agent.yaml"
+            "warning",
+            "none is configured: values stay on this host",
+            "xce-agent join BROKER --token FILE, or `broker:` in agent.yaml",
         )
         return
     key = broker_key = None

@@ -5,6 +5,7 @@ first reporter is started. Nothing here decides what is said or taken, and nothi
 the process does has a deadline. External reporters (`xce-reporter run`) are the same program in another role.
 """
 
+import errno
 import gc
 import importlib
 import math
@@ -465,5 +466,7 @@ def _prepare(settings: Settings, *, state: str) -> list[Lock]:
     except AlreadyRunning as error:
         raise CannotStart(str(error)) from error
     except OSError as error:
-        hint = "; it needs root, or directories of its own (run_directory, state_directory)"
-        raise CannotStart(f"cannot use {error.filename}: {error.strerror}{hint}") from error
+        hint = "it needs root, or directories of its own (run_directory, state_directory)"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            hint = "make room there, then start it again"
+        raise CannotStart(f"cannot use {error.filename}: {error.strerror}; {hint}") from error

@@ -28,6 +28,8 @@ RELEASED = 1_735_689_600
 """2025-01-01: a clock before this is wrong."""
 JOURNAL = "claims.sqlite"
 UNIT = "xce-agent.service"
+JOBS_UNIT = "xce-jobs.service"
+NTP = "systemctl enable --now chronyd (or systemd-timesyncd)"
 UNITS = ("etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
 HIDING = re.compile(
     r"^(Private(Mounts|Tmp|Devices|Network|Users)|Protect(System|Home|KernelTunables|KernelModules|KernelLogs|"
@@ -82,7 +84,7 @@ def home(settings: AgentFile, agent_pid: int | None, root: str = "/") -> tuple[C
     """
     if settings.cgroup:
         group: Cgroup | None = Cgroup(os.path.dirname(settings.cgroup.rstrip("/")))
-    elif agent_pid is None and (files := _unit_files(root)):
+    elif agent_pid is None and (files := _unit_files(root)) and not _masked(files[0]):
         text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
         delegated = [value.lower() for value in re.findall(r"^Delegate=(.*?)\s*$", text, re.MULTILINE)]
         hierarchy = next((mount.point for mount in mountinfo.read() if mount.kind == "cgroup2"), "")
@@ -184,14 +186,16 @@ def _scratch(settings: AgentFile) -> Findings:
                 yield Finding("problem", text, f"chown root {root.path}; chmod 755 {root.path}")
 
 
-def jobs(_settings: AgentFile) -> Findings:
+def jobs(_settings: AgentFile, root: str = "/") -> Findings:
     """Whether what jobs live in is apart from the agent's unit."""
     group = local.jobs_unit()
+    masked = any(_masked(Path(root, one, JOBS_UNIT)) for one in UNITS[:2])
     if group is not None:
         yield Finding("ok", f"{group.path} is there: jobs outlive the agent")
     elif os.path.isdir("/run/systemd/system"):
         text = "xce-jobs.service does not run: jobs would live in a group that nobody holds"
-        yield Finding("warning", text, "systemctl enable --now xce-jobs")
+        first = f"systemctl unmask {JOBS_UNIT}; " if masked else ""
+        yield Finding("warning", text, f"{first}systemctl enable --now {JOBS_UNIT}")
     else:
         yield Finding("ok", "no systemd here: groups of jobs are made beside the agent's own")
 
@@ -325,9 +329,9 @@ def clock(_settings: AgentFile, wall: Callable[[], float] = time.time) -> Findin
         yield Finding("problem", "the monotonic clock stands still", "this kernel or hypervisor is broken")
     elif wall() < RELEASED:
         date = time.strftime("%Y-%m-%d", time.gmtime(wall()))
-        yield Finding("warning", f"the date is {date}: only for showing, but wrong", "set up NTP")
+        yield Finding("warning", f"the date is {date}: only for showing, but wrong", NTP)
     elif unsynchronised():
-        yield Finding("warning", "nobody keeps the clock right: times in logs drift apart", "set up NTP")
+        yield Finding("warning", "nobody keeps the clock right: times in logs drift apart", NTP)
     else:
         yield Finding("ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 
@@ -347,7 +351,7 @@ def unit(_settings: AgentFile, root: str = "/") -> Findings:
     if not files:
         yield Finding("warning", f"there is no {UNIT}: nothing starts the agent", "install xce-agent")
         return
-    if os.path.realpath(files[0]) == "/dev/null":
+    if _masked(files[0]):
         yield Finding("problem", f"{UNIT} is masked", f"systemctl unmask {UNIT}")
         return
     if any(Path(root, "etc/systemd/system").glob(f"*.wants/{UNIT}")):
@@ -356,6 +360,11 @@ def unit(_settings: AgentFile, root: str = "/") -> Findings:
         yield Finding("warning", f"{UNIT} is not started at boot", f"systemctl enable {UNIT}")
     for file in files:
         yield from _options(file)
+
+
+def _masked(file: Path) -> bool:
+    """Whether an admin forbids the unit: then no option of it counts."""
+    return os.path.realpath(file) == "/dev/null"
 
 
 def _unit_files(root: str) -> list[Path]:

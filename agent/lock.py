@@ -4,6 +4,7 @@ The kernel lets the lock go with the process, so a file that was left behind nev
 descriptor is close-on-exec: children do not keep the lock.
 """
 
+import contextlib
 import fcntl
 import os
 
@@ -32,7 +33,8 @@ class Lock:
             os.close(self._fd)
             raise AlreadyRunning(path, pid) from None
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the pid is for words alone, the lock is held
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let another start; may be called twice. The file stays: removing it would race with that start."""

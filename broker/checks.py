@@ -130,7 +130,10 @@ def _ask(settings: BrokerFile) -> Asked:
 
 def _broker(asked: Asked) -> Findings:
     if asked.status is None:
-        yield Finding("warning", f"does not answer: {asked.problem}", "systemctl start xce-broker")
+        masked = any(os.path.realpath(path) == "/dev/null" for path in UNIT_FILES)
+        first = "systemctl unmask xce-broker; " if masked else ""
+        text = f"{'its unit is masked' if masked else 'does not answer'}: {asked.problem}"
+        yield Finding("warning", text, f"{first}systemctl start xce-broker")
         return
     yield Finding("ok", f"runs, pid {asked.status.pid}, revision {asked.status.revision}")
     for line in asked.status.trouble:
@@ -155,9 +158,11 @@ def _key(settings: BrokerFile) -> Findings:
     try:
         if keys.load(public, secret=False).public != key.public:
             text = f"{public} is not the public half of {path}: who copies it cannot connect"
-            yield Finding("problem", text, "move it away and write the public key anew")
+            yield Finding("problem", text, f"sed /secret-key/d {path} >{public}; chmod 644 {public}")
     except KeyFileError as error:
-        yield Finding("warning", str(error), "peers need it: keep it beside the key")
+        yield Finding(
+            "warning", str(error), f"peers need it: sed /secret-key/d {path} >{public}; chmod 644 {public}"
+        )
 
 
 def _mended(path: Path) -> str:
@@ -292,7 +297,7 @@ def _limit_of_unit() -> int | None:
 def _clock() -> Findings:
     if time.time() < RELEASED:
         text = f"the date is {time.strftime('%Y-%m-%d')}: tokens end at a wrong time"
-        yield Finding("problem", text, "set up NTP")
+        yield Finding("problem", text, "systemctl enable --now chronyd (or systemd-timesyncd)")
     else:
         yield Finding("ok", time.strftime("%Y-%m-%d %H:%M:%S %Z"))
 

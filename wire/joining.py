@@ -63,17 +63,29 @@ def asking(endpoint: str, within_s: float) -> Ask:
     return put
 
 
-def join(put: Ask, ticket: Token, name: str, role: str, path: Path) -> None:
+def join(
+    put: Ask,
+    ticket: Token,
+    name: str,
+    role: str,
+    path: Path,
+    *,
+    configure: Callable[[], None] = lambda: None,
+) -> None:
     """Make a key at `path` that the broker accepts for `name`.
 
-    Raises `Denied`, `NoAnswer`, `KeyFileError`.
+    `configure` is called before the key is there: until then all of it may be repeated.
+    Raises `Denied`, `NoAnswer`, `KeyFileError`, and what `configure` raises.
     """
     if path.exists():
-        raise KeyFileError(f"cannot join: {path} exists: {name} has joined; move it away to join anew")
+        raise KeyFileError(
+            f"cannot join: {path} exists: {name} has joined; start what uses it, or move it away to join anew"
+        )
     pending = path.with_suffix(".joining")
     mine = _pending(pending, name, role, (name,) if role == "agent" else ())
     broker = _enter(put, ticket, mine)
     _save_public(broker, path.with_name("broker.pub"))
+    configure()
     pending.rename(path)
     _sync(path.parent)
 
@@ -115,9 +127,12 @@ def retire(put: Ask, key: KeyPair, broker: bytes) -> None:
 
 
 def _pending(path: Path, name: str, role: str, hosts: tuple[str, ...]) -> KeyPair:
-    """The key of an attempt that was broken off, or a new one."""
+    """The key of an attempt for this name that was broken off, or a new one."""
     if path.exists():
-        return keys.load(path, secret=True)
+        left = keys.load(path, secret=True)
+        if (left.name, left.role, left.hosts) == (name, role, hosts):
+            return left
+        path.unlink()
     pair = keys.new(name, role, hosts)
     keys.save(pair, path)
     _sync(path.parent)

@@ -8,6 +8,7 @@ out of its repr.
 
 import os
 import re
+import secrets
 import stat
 from pathlib import Path
 
@@ -72,29 +73,30 @@ def is_public(text: str) -> bool:
 
 
 def save(key: KeyPair, path: Path) -> None:
-    """Write a new key file, mode 0600 with a secret and 0644 without; never replaces one.
+    """Write a new key file, whole or not at all, mode 0600 with a secret, else 0644; never replaces one.
 
     Raises `KeyFileError`. The file is on disk when this returns.
     """
     if problem := naming_problem(key.name, key.role, key.hosts):
         raise KeyFileError(f"cannot write {path}: {problem}")
     mode = 0o600 if key.secret else 0o644
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), mode)  # the umask of an admin's shell must not close a public key
+                file.write(_text(key).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(fresh, path)
+        finally:
+            os.unlink(fresh)
     except FileExistsError:
         raise KeyFileError(
             f"cannot write {path}: it exists already; move it away to make a new key"
         ) from None
     except OSError as error:
-        raise KeyFileError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)  # the umask of an admin's shell must not close a public key
-            file.write(_text(key).encode())
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        os.unlink(path)
         raise KeyFileError(f"cannot write {path}: {error.strerror}") from error
 
 

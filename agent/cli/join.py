@@ -3,12 +3,14 @@
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from xce.agent import config
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, output
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, output, settings
 from xce.agent.cli.options import Options, UsageError
+from xce.model.configuration import AgentFile
 
 SUMMARY = "make this host known to a broker, with a token, and start the agent"
 PROGRAM = "xce-agent join"
@@ -17,7 +19,7 @@ usage: {PROGRAM} BROKER --token FILE [--name NAME] [--timeout SECONDS] [--no-sta
 
   BROKER         HOST, HOST:PORT or tcp://HOST:PORT; the port is 7400 unless given
   --token FILE   what `xce-broker token new` has made; `-` reads it from standard input
-  --name NAME    instead of this host's name
+  --name NAME    instead of this host's name; it is written into agent.yaml
   --no-start     leave the service as it is
 
 Makes this host's key, has the broker accept it, and writes where the broker is into /etc/xce/agent.yaml. The
@@ -35,8 +37,11 @@ def run(argv: Sequence[str]) -> int:
     options = Options(argv, flags=["--no-start"], values=["--token", "--name", "--timeout"])
     if len(options.arguments) != 1:
         raise UsageError("which broker? one address is needed")
-    name = options.get("--name") or socket.gethostname()
-    code = enter(PROGRAM, name, options, role="agent", key=KEYS / "agent.key", path=Path(config.AGENT))
+    own = settings.read("", AgentFile).name
+    name = options.get("--name") or own or socket.gethostname()
+    more = {} if name == (own or socket.gethostname()) else {"name": name}
+    path = Path(config.AGENT)
+    code = enter(PROGRAM, name, options, role="agent", key=KEYS / "agent.key", path=path, more=more)
     if code != GOOD:
         return code
     if options.has("--no-start") or not os.path.isdir("/run/systemd/system"):
@@ -46,8 +51,10 @@ def run(argv: Sequence[str]) -> int:
     return TROUBLE
 
 
-def enter(program: str, name: str, options: Options, *, role: str, key: Path, path: Path) -> int:
-    """Have the broker accept a new key for `name`, and write where it is into the configuration at `path`."""
+def enter(
+    program: str, name: str, options: Options, *, role: str, key: Path, path: Path, more: Mapping[str, str]
+) -> int:
+    """Have the broker accept a new key for `name`; where it is, and `more`, is written into `path`."""
     from xce.wire import joining  # noqa: PLC0415 - not for a wrong usage
     from xce.wire.ask import Denied, NoAnswer  # noqa: PLC0415
     from xce.wire.keys import KeyFileError  # noqa: PLC0415
@@ -58,8 +65,8 @@ def enter(program: str, name: str, options: Options, *, role: str, key: Path, pa
         endpoint = joining.endpoint_of(options.arguments[0])
         ticket = joining.token_of(options.get("--token"))
         put = joining.asking(endpoint, options.number("--timeout", 10))
-        joining.join(put, ticket, name, role, key)
-        write_broker(path, endpoint)
+        configure = partial(write, path, {"broker": endpoint, **more})
+        joining.join(put, ticket, name, role, key, configure=configure)
     except (KeyFileError, ValueError, OSError) as error:
         raise UsageError(str(error)) from error
     except Denied as denied:
@@ -72,28 +79,33 @@ def enter(program: str, name: str, options: Options, *, role: str, key: Path, pa
     return GOOD
 
 
-def write_broker(path: Path, endpoint: str) -> None:
-    """Set `broker:` in agent.yaml and leave every other line as it is; the file is replaced whole."""
+def write(path: Path, wanted: Mapping[str, str]) -> None:
+    """Set these keys in agent.yaml and leave every other line as it is; the file is replaced whole."""
     try:
-        text, mode = path.read_text(), path.stat().st_mode & 0o7777
+        before, mode = path.read_text(), path.stat().st_mode & 0o7777
     except FileNotFoundError:
-        text, mode = "", 0o644
-    line = f"broker: {endpoint}"
-    wanted, found = re.subn(r"(?m)^broker:.*$", line, text, count=1)
-    if not found:
-        wanted = f"{line}\n{text}"
-    if wanted == text:
+        before, mode = "", 0o644
+    text = before
+    for key, value in wanted.items():
+        text, found = re.subn(rf"(?m)^{key}:.*$", f"{key}: {value}", text, count=1)
+        if not found:
+            text = f"{key}: {value}\n{text}"
+    if text == before:
         return
     fresh = path.with_name(f".{path.name}.join")
-    fresh.write_text(wanted)
+    fresh.write_text(text)
     fresh.chmod(mode)
     os.replace(fresh, path)
 
 
 def _start() -> None:
-    """Become the command that enables and starts the unit; comes back only if there is none."""
+    """Become the command that enables and starts the unit; comes back only if there is none.
+
+    An agent that runs with the key of before is started anew: it would try that one for a while.
+    """
     print(f"starting {UNIT}; then see: xce-agent status", flush=True)
     for path in ("/usr/bin/systemctl", "/bin/systemctl"):
         if os.access(path, os.X_OK):
-            os.execv(path, ["systemctl", "enable", "--now", "--quiet", UNIT])  # noqa: S606 - a fixed path
+            command = f"{path} --quiet enable {UNIT}; exec {path} restart {UNIT}"
+            os.execv("/bin/sh", ["sh", "-c", command])  # noqa: S606 - fixed paths
     output.fail(PROGRAM, f"joined, but there is no systemctl to start {UNIT} with")

@@ -33,7 +33,7 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError("which identity? --name NAME")
     key = join.KEYS / "reporter.key"
     code = join.enter(
-        PROGRAM, options.get("--name"), options, role="reporter", key=key, path=Path(config.EXTERNAL)
+        PROGRAM, options.get("--name"), options, role="reporter", key=key, path=Path(config.EXTERNAL), more={}
     )
     if code == GOOD:
         print("next: xce-reporter run")

@@ -52,6 +52,9 @@ def test_a_unit_that_is_enabled_is_good_and_one_that_is_not_is_told(root: str) -
     assert levels(unit(root)) == ["ok"]
     Path(root, "etc/systemd/system/xce-agent.service").symlink_to("/dev/null")
     assert "masked" in unit(root)[0].text
+    group, why = host_checks.home(AgentFile(), None, root)
+    assert "delegate" not in why, "no option of a unit that is masked is judged"
+    assert group is None or not group.path.endswith("xce-agent.service")
 
 
 @pytest.mark.parametrize("option", ["PrivateTmp=yes", "ProtectSystem=strict", "ReadOnlyPaths=/usr"])

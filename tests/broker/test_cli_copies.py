@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.fakes.live_broker import LiveBroker
-from xce.broker.cli import main
+from xce.broker.cli import main, statedir
 from xce.broker.client import Client
 from xce.broker.store.sqlite import SqliteStore
 from xce.model import message as m
@@ -100,19 +100,17 @@ def test_what_is_no_copy_is_refused_and_nothing_is_changed(tmp_path: Path, capsy
 
 
 def test_a_copy_that_does_not_fit_is_told_by_its_name_and_leaves_nothing(
-    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state, config, copy = tmp_path / "state", tmp_path / "broker.yaml", tmp_path / "copy.db"
-    config.write_text(f"state_directory: {state}\n")
-    state.mkdir()
-    SqliteStore(state).close(10)
-
     def full(_source: object, _target: object) -> None:
         raise OSError(28, "No space left on device")
 
+    source, copy = tmp_path / "source", tmp_path / "copy.db"
+    source.touch()
     monkeypatch.setattr("xce.broker.cli.statedir.shutil.copyfileobj", full)
-    said = call(capsys, "backup", copy, "--config", config, code=2)
-    assert f"cannot use {copy}: No space left on device" in said
+    with pytest.raises(OSError, match="No space left") as failed:
+        statedir.keep(source, copy)
+    assert failed.value.filename == str(copy)
     assert list(tmp_path.glob("copy.db*")) == []
 
 

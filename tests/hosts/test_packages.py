@@ -163,6 +163,10 @@ def test_the_key_of_a_running_host_is_rotated_and_revoked(host: Host) -> None:
     assert host.run("sh", "-c", f"{commands} | grep -cF -f /root/secrets").stdout == "0\n", (
         "nor in a process's"
     )
+    host.must("xce-broker", "token", "new", "--hosts", host.name, "--out", "/root/token2")
+    host.must("mv", "/etc/xce/keys/agent.key", "/root/revoked.key")
+    host.must("xce-agent", "join", "127.0.0.1", "--token", "/root/token2")
+    host.until(lambda: host.run("xce-agent", "status").returncode == 0, "to come back", within_s=20)
 
 
 def test_a_host_that_lost_power_comes_back_by_itself(host: Host) -> None:
@@ -298,3 +302,61 @@ def test_a_removal_is_refused_while_a_job_runs_and_forced_by_the_documented_swit
     host.must("env", "XCE_FORCE_REMOVAL=1", *RPM, "-e", "--nodeps", "xce-agent")
     assert alive(host, pid)
     assert host.run("test", "-e", "/run/xce/somewhere/data").returncode == 0
+
+
+def test_a_forced_removal_is_stopped_by_nothing_that_is_broken(host: Host) -> None:
+    install(host)
+    erase = (*RPM, "-e", "--nodeps", "xce-agent")
+    host.write("/etc/xce/agent.yaml", "claims: [\n")
+    refused = host.run(*erase)
+    assert refused.returncode != 0
+    assert "correct it first, or set XCE_FORCE_REMOVAL=1" in refused.stderr
+    host.must("mv", "/usr/lib/xce/site/msgspec", "/usr/lib/xce/site/msgspec.gone")
+    assert host.run(*erase).returncode != 0, "what cannot be asked may have anything"
+    host.must("env", "XCE_FORCE_REMOVAL=1", *erase)
+    assert host.run("systemctl", "cat", "xce-agent").returncode != 0
+
+
+def test_a_copy_is_brought_to_a_host_whose_broker_never_ran_and_its_key_is_not_changed_unheard(
+    host: Host,
+) -> None:
+    install(host)
+    serve(host)
+    host.must("xce-broker", "drain", host.name, "--reason", "fan")
+    host.must("xce-broker", "backup", "/root/copy.db")
+    host.must("systemctl", "stop", "xce-broker")
+    host.must("mv", "/var/lib/xce-broker", "/root/lost")
+    host.must("xce-broker", "restore", "/root/copy.db")
+    host.must("systemctl", "start", "xce-broker")
+    draining = ("sh", "-c", f"xce-broker hosts | grep -q '^{host.name} *draining'")
+    host.until(lambda: host.run(*draining).returncode == 0, "to know what was drained")
+    owners = host.must("sh", "-c", "stat -c %U /var/lib/xce-broker /var/lib/xce-broker/*")
+    assert set(owners.split()) == {"xce-broker"}
+
+    host.must("xce-broker", "key", "rotate")
+    early = host.run("xce-broker", "key", "rotate", "--finish")
+    assert early.returncode == 2
+    assert "has told nobody of its next key" in early.stderr
+    host.must("systemctl", "reload", "xce-broker")
+    finish = ("xce-broker", "key", "rotate", "--finish")
+    host.until(lambda: host.run(*finish).returncode == 0, "to announce the next key")
+
+
+def test_an_agent_is_upgraded_and_serves_on_a_full_disk(host: Host) -> None:
+    install(host)
+    serve(host)
+    host.must("systemctl", "stop", "xce-agent")
+    host.must("mkdir", "/root/small")
+    host.must("mount", "-t", "tmpfs", "-o", "size=24m", "small", "/root/small")
+    host.must("cp", "-a", "/var/lib/xce-agent/.", "/root/small")
+    host.must("mount", "--bind", "/root/small", "/var/lib/xce-agent")
+    host.must("systemctl", "start", "xce-agent")
+    available(host)
+    fill = "cat /dev/zero >/root/small/fill 2>/dev/null; df --output=avail /root/small | tail -n 1"
+    assert host.must("sh", "-c", fill).strip() == "0"
+    rpm(host, "-U", "--nodeps", "/packages/next/*.rpm")
+    available(host)
+    assert NEXT in host.run("xce-agent", "status").stdout
+    assert "/var/lib/xce-agent is nearly full" in host.run("xce-agent", "doctor").stdout
+    assert host.unit("xce-agent", "NRestarts")["NRestarts"] == "0"
+    assert "Traceback" not in host.journal("xce-agent")

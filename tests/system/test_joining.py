@@ -1,6 +1,7 @@
 """Joining with a token, and rotating a key, against the real broker and agent over CURVE."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,58 @@ def test_a_join_that_lost_its_answer_is_repeated_with_the_same_key(site: Site, t
     joining.join(put, ticket, "node7", "agent", tmp_path / "agent.key")
     assert keys.load(tmp_path / "agent.key", secret=True) == made
     assert not (tmp_path / "agent.joining").exists()
+
+
+def test_a_join_may_be_broken_off_anywhere_until_the_key_is_there(site: Site, tmp_path: Path) -> None:
+    """Also where agent.yaml could not be written, and where the first name was a wrong one."""
+    site.broker.start()
+    put = joining.asking(site.broker.endpoint, 10)
+    with pytest.raises(Denied):
+        joining.join(put, make(site, hosts="gpu*"), "node7", "agent", tmp_path / "agent.key")
+    site.client().ask(KeyRevoke(id="", name="token-1", reason="test"))
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    ticket, written = make(site, hosts="gpu*"), list[str]()
+    with pytest.raises(OSError, match="No space"):
+        joining.join(put, ticket, "gpu7", "agent", tmp_path / "agent.key", configure=full)
+    assert not (tmp_path / "agent.key").exists()
+    configure = partial(written.append, "agent.yaml")
+    joining.join(put, ticket, "gpu7", "agent", tmp_path / "agent.key", configure=configure)
+    assert written == ["agent.yaml"]
+    assert keys.load(tmp_path / "agent.key", secret=True).name == "gpu7"
+
+
+@pytest.mark.parametrize(
+    ("before", "name", "after"),
+    [
+        ("name: mine\n", "", "name: mine\n"),
+        ("", "other", "name: other\n"),
+        ("name: mine # here\n", "other", "name: other\n"),
+    ],
+)
+def test_a_host_joins_by_the_name_that_its_agent_will_use(
+    joining_site: Site, before: str, name: str, after: str
+) -> None:
+    """Another one would be refused as a key that may not speak for it."""
+    site, path = joining_site, Path(config.AGENT)
+    path.write_text(before)
+    command = [site.broker.endpoint, "--token", str(path.with_name("token")), "--no-start"]
+    assert join.run([*command, *(["--name", name] if name else [])]) == 0
+    assert path.read_text().replace(f"broker: {site.broker.endpoint}\n", "") == after
+    assert after == f"name: {keys.load(path.with_name('agent.key'), secret=True).name}\n"
+
+
+@pytest.fixture
+def joining_site(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A broker, and a token for the hosts `mine` and `other`."""
+    site.broker.start()
+    site.until(lambda: Path(str(site.broker.settings["local"])).exists())
+    new_token(site, "agent", "mine,other", tmp_path / "token")
+    monkeypatch.setattr(join, "KEYS", tmp_path)
+    monkeypatch.setattr(config, "AGENT", str(tmp_path / "agent.yaml"))
+    return site
 
 
 def test_a_token_is_for_its_names_and_its_time(site: Site, tmp_path: Path) -> None:
@@ -175,11 +228,11 @@ def test_the_brokers_address_is_written_and_nothing_else_changed(tmp_path: Path)
     path = tmp_path / "agent.yaml"
     path.write_text("# mine\nbroker: tcp://old:1 # here\nname: x\n")
     path.chmod(0o640)
-    join.write_broker(path, "tcp://new:7400")
+    join.write(path, {"broker": "tcp://new:7400"})
     assert path.read_text() == "# mine\nbroker: tcp://new:7400\nname: x\n"
     assert path.stat().st_mode & 0o777 == 0o640
     path.write_text("name: x\n")
-    join.write_broker(path, "tcp://new:7400")
+    join.write(path, {"broker": "tcp://new:7400"})
     assert path.read_text() == "broker: tcp://new:7400\nname: x\n"
 
 
