@@ -20,9 +20,8 @@ from xce.prepare.carry import Carrier
 from xce.prepare.entry import Entry, Event, Phase, Report, StepState, ended
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
-from xce.prepare.ports import given
 from xce.prepare.shared import directory_of, lies_in, removal_key
-from xce.prepare.step import InstanceMap, Kept, Node, Shared, StepFailed
+from xce.prepare.step import InstanceMap, Kept, Node, Shared, StepFailed, given
 
 _LOOK_S = 0.02
 SLICE_S = 0.05
@@ -153,8 +152,11 @@ class Executor(Carrier):
             stone = Tombstone(state=BindingState.FAILED, epoch=epoch, op_id=op_id, reason=str(error))
             self.journal.end(binding.id, stone)
             return self._tell(ended(binding.id, stone))
-        known = binding.ports if taken_up else {}
-        works = [Work(step=step, state=StepState.BEGUN, evidence=given(step, known)) for step in planned]
+        known = [given(step, binding.ports) if taken_up else {} for step in planned]
+        works = [
+            Work(step=step, state=StepState.BEGUN, evidence=evidence)
+            for step, evidence in zip(planned, known, strict=True)
+        ]
         order = Order(
             binding=binding,
             claim=claim,

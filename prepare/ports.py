@@ -9,14 +9,24 @@ be lost again.
 
 import errno
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from xce.linux import local_ports
 from xce.linux.local_ports import Range
 from xce.prepare.group import group_of
-from xce.prepare.step import At, Done, Evidence, Group, Note, Outcome, Plain, Ports, Step, StepFailed, Wait
-
-_TAKEN_UP = "taken up"
+from xce.prepare.step import (
+    TAKEN_UP,
+    At,
+    Done,
+    Evidence,
+    Group,
+    Note,
+    Outcome,
+    Plain,
+    Ports,
+    StepFailed,
+    Wait,
+)
 
 
 class PortsHandler(Plain[Ports]):
@@ -46,7 +56,7 @@ class PortsHandler(Plain[Ports]):
     def do(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
         """What is written down is the consumer's, unless a stranger has come first: since a reboot, maybe."""
         taken = [port for port in evidence["ports"] if not is_free(port)]
-        if taken and not (_TAKEN_UP in evidence and _runs(at)):
+        if taken and not (TAKEN_UP in evidence and _runs(at)):
             raise StepFailed(f"ports {step.name}: {taken[0]} is in use on this host")
         risky = _unsafe(evidence["ports"], local_ports.automatic(at.node.proc))
         return Done(evidence | ({"shared with outgoing connections": risky} if risky else {}))
@@ -58,13 +68,6 @@ class PortsHandler(Plain[Ports]):
     def undo(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
         """They are free with the record; who is left of the consumer was ended before."""
         return Done()
-
-
-def given(step: Step, known: Mapping[str, list[int]]) -> Evidence:
-    """What the cluster knows of a step that was done before the journal was lost."""
-    if isinstance(step, Ports) and step.name in known:
-        return {"ports": list(known[step.name]), _TAKEN_UP: True}
-    return {}
 
 
 def _runs(at: At) -> bool:

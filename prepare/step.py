@@ -234,6 +234,17 @@ class Environment(_Step, frozen=True, kw_only=True, tag="environment"):
 Step: TypeAlias = Group | Block | Filter | Stage | Csi | Bind | Scratch | Shared | Ports | Environment
 
 
+TAKEN_UP = "taken up"
+"""In the evidence of a step that was done before the journal was lost."""
+
+
+def given(step: Step, ports: Mapping[str, list[int]]) -> Evidence:
+    """What is known of such a step. Its consumer may run: its devices and ports may be in use by now."""
+    if isinstance(step, Ports) and step.name in ports:
+        return {TAKEN_UP: True, "ports": list(ports[step.name])}
+    return {TAKEN_UP: True} if isinstance(step, Filter) else {}
+
+
 class Peer(NamedTuple):
     """A step of another live binding with the same key."""
 

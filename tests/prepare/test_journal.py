@@ -247,6 +247,22 @@ def test_c_sta_01_what_the_cluster_knows_settles_a_node_that_lost_its_journal(wo
     assert world.leftovers() == []
 
 
+@pytest.mark.root
+def test_c_sta_01_a_device_in_use_ends_nothing_that_is_taken_up_again(world: World) -> None:
+    """Somebody looks at it in the moment when the agent is started without its journal."""
+    order = world.order(FULL_ASK, cards=["full"], binding="b1")
+    world.bind(FULL_ASK, cards=["full"], binding="b1")
+    world.stop()
+    (world.place / "state/claims.sqlite").write_bytes(b"")
+    world.start()
+    with open(OWN, "rb", buffering=0):
+        world.executor.settle([("op-b1", 1, *order, {})], world.instances)
+        assert world.settled("b1").state is READY
+        world.executor.release(op_id="end", epoch=1, binding="b1")
+        assert "still in use" in world.settled("b1").note
+    world.until(lambda: world.report("b1").state is BindingState.RELEASED)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Path:
     """A file system of 1 MiB for the state."""
