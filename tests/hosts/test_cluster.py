@@ -206,8 +206,11 @@ def test_the_agent_is_not_removed_while_the_journal_has_a_claim_and_by_force_it_
     refused = host.run(*erase)
     assert refused.returncode != 0
     assert f"claim job-idle is ready here: {binding}, consumer idle" in refused.stderr
+    pid = host.unit("xce-agent", "MainPID")["MainPID"]
     host.must("systemctl", "kill", "--signal=KILL", "xce-agent")
     assert host.run(*erase).returncode != 0, "a crash frees nothing"
+    host.until(partial(another, host, pid), "a new one")
+    host.until(lambda: host.run("xce-agent", "status").returncode == 0, "to be linked again")
     cluster.until("node3", "available")
     cluster.release("idle")
     assert host.run("xce-agent", "removal").returncode == 0
