@@ -330,7 +330,6 @@ class Daemon:
             **self.faults,
             **(self.crew.faults() if self.crew else {}),
             "descriptors": "none are left (ulimit -n, LimitNOFILE=)" if scarce else "",
-            "service manager": self._service.fault,
             "state directory": self.memory.fault,
             "link": self.link.fault,
             "broker key": self.trust.fault,

@@ -1,12 +1,9 @@
-"""What the service manager hears of us (sd_notify(3)), where one listens.
-
-Loads systemd's library only then; where that is not installed, the agent works on, and `fault` says what the
-manager will not hear. A notification that cannot be delivered is dropped by the library.
-"""
+"""What the service manager hears of us (sd_notify(3)), where one listens."""
 
 import os
 import time
-from collections.abc import Callable
+
+from xce.wire.notify import notifier
 
 
 class Service:
@@ -14,15 +11,7 @@ class Service:
 
     def __init__(self) -> None:
         self._told = ""
-        self.fault = ""
-        self._tell: Callable[[str], object] | None = None
-        if os.environ.get("NOTIFY_SOCKET"):
-            try:
-                from systemd import daemon  # noqa: PLC0415 - only under systemd
-
-                self._tell = daemon.notify
-            except ImportError as error:
-                self.fault = f"cannot be told that we are ready ({error}): install python3-systemd"
+        self._tell = notifier()
 
     def ready(self) -> None:
         """Started, or done with reloading."""

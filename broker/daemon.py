@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -37,6 +36,7 @@ from xce.model.fact import KeyAdded
 from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.site import Site
 from xce.wire import keys
+from xce.wire.notify import notifier
 from xce.wire.router import ListenError, Router
 from xce.wire.trust import next_to
 from xce.wire.zap import Authenticator
@@ -113,7 +113,7 @@ class Daemon:
     def __init__(self, path: Path, config: BrokerFile, stack: ExitStack, *, start_empty: bool) -> None:
         self.path, self.config, self._stack = path, config, stack
         self._signals = _Signals()
-        self._notify = _notifier()
+        self._notify = notifier() or (lambda _text: None)
         self._signal_socket = self._catch_signals()
         self._key = keys.load(Path(config.key), secret=True) if config.listen else None
         site = read_site(config)
@@ -361,16 +361,3 @@ def _written(second: int) -> str:
 
 def _wall() -> str:
     return _written(int(time.time()))
-
-
-def _notifier() -> Callable[[str], object]:
-    """What tells systemd; without it, or outside of it, nothing."""
-    if not os.environ.get("NOTIFY_SOCKET"):
-        return lambda _text: None
-    try:
-        from systemd.daemon import notify  # noqa: PLC0415 - only under systemd
-    except ImportError:
-        log.warning("systemd-python is not installed: systemd will not learn that we are ready")
-        return lambda _text: None
-    told: Callable[[str], object] = notify
-    return told

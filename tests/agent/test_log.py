@@ -89,17 +89,6 @@ def test_the_watchdog_is_kicked_at_half_its_time_if_it_is_ours(
     assert Service().watchdog_s() == expected
 
 
-def test_under_a_service_manager_without_its_library_the_agent_goes_on_and_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It once ended with a traceback."""
-    monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
-    monkeypatch.setitem(sys.modules, "systemd", None)
-    service = Service()
-    service.ready()
-    assert service.fault.endswith("install python3-systemd")
-
-
 def test_the_diet_keeps_openssl_out_and_hashes_work_all_the_same() -> None:
     code = (
         "import xce.agent.diet, hashlib, sys; import msgspec; "
