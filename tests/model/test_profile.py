@@ -45,7 +45,7 @@ def test_the_defaults_are_good() -> None:
         (
             with_csi(plugin="q"),
             "profiles.p.volumes.v.csi.plugin",
-            "is none of csi.plugins, and there is no csi.registration folder",
+            "'q' is none of csi.plugins, and there is no csi.registration folder",
         ),
         (with_csi(id="v" * 129), "profiles.p.volumes.v.csi.id", "must have at most 128 bytes"),
         (with_csi(id="v\0"), "profiles.p.volumes.v.csi.id", "must be printable"),
