@@ -212,6 +212,18 @@ def test_one_that_cannot_start_says_why_and_is_not_tried_for_ever(host: Host) ->
     assert said.count("cannot start") <= 6, "and is not tried for ever"
 
 
+def test_without_systemds_library_units_start_and_their_lines_are_plain(host: Host) -> None:
+    """A start once waited for a READY that nobody could say."""
+    install(host)
+    host.must("mv", "/usr/lib/xce/site/systemd", "/usr/lib/xce/site/systemd.gone")
+    serve(host)
+    for unit in ("xce-broker", "xce-agent"):
+        host.must("systemctl", "restart", unit)
+    available(host)
+    assert "Traceback" not in host.journal("xce-agent")
+    assert "listening on" in host.journal("xce-broker"), "said on stderr"
+
+
 def test_the_packages_demand_the_minor_version_of_python_that_they_were_built_for(host: Host) -> None:
     requires = rpm(host, "-qpR", "/packages/xce-libs*.rpm")
     assert "python3.11" in requires.split()
