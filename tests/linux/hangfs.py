@@ -80,7 +80,16 @@ class HangingMount:
                 _STATFS: bytes(80),
             }.get(code, b"")
             error = 0 if answer else -errno.ENOSYS
-            os.write(self._fd, struct.pack("IiQ", 16 + len(answer), error, unique) + answer)
+            with contextlib.suppress(FileNotFoundError):  # whoever asked was killed meanwhile
+                os.write(self._fd, struct.pack("IiQ", 16 + len(answer), error, unique) + answer)
+
+    def hang(self) -> None:
+        """Answer nobody any more."""
+        self._after = None
+
+    def go_on(self) -> None:
+        """Answer again, and whoever has waited first."""
+        self._after = 0.01
 
     def release(self) -> None:
         """End it: everybody who waits gets an I/O error. May be called twice."""

@@ -424,6 +424,33 @@ def test_c_csi_07_a_volume_whose_file_service_is_dead_is_told_and_can_be_release
     gone(csi, binding)
 
 
+def test_c_csi_07_a_volume_whose_file_service_hangs_under_a_job_holds_nobody_else_up(
+    csi: CsiWorld, tmp_path: Path
+) -> None:
+    """It is told; others come and go meanwhile; its own release waits, and ends once it answers again."""
+    point = tmp_path / "served"
+    point.mkdir()
+    served = HangingMount(point, after=0.01)
+    csi.settings = msgspec.structs.replace(csi.settings, probe_s=0.05, remote_s=1)
+    csi.stop()
+    csi.start()
+    csi.plugin.control(stage="nothing", source=str(point))
+    binding = ready(csi)
+    csi.plugin.control()
+    served.hang()
+    csi.until(lambda: "does not answer" in csi.report(binding).note)
+    other = ready(csi, "fixed")
+    csi.executor.release(op_id="other", epoch=1, binding=other)
+    csi.until(lambda: csi.report(other).state is RELEASED)
+    csi.executor.release(op_id="end", epoch=1, binding=binding)
+    csi.until(lambda: "busy" in csi.report(binding).note or "does not answer" in csi.report(binding).note)
+    assert csi.report(binding).state is BindingState.RELEASING
+    served.go_on()
+    csi.until(lambda: csi.report(binding).state is RELEASED)
+    assert csi.leftovers() == []
+    served.release()
+
+
 def test_a_volume_for_one_consumer_is_had_by_one(csi: CsiWorld) -> None:
     first = ready(csi, "solo")
     report = csi.bind(asked("solo"))
