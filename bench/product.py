@@ -87,8 +87,8 @@ def existing_broker(directory: Path) -> Broker:
 @contextmanager
 def running(broker: Broker, *, module: str = "") -> Iterator[Child]:
     """The broker's process, accepting connections; `module`: another way in than its command."""
-    arguments = ("run", "--config", str(broker.configuration))
-    argv = python(module, *arguments) if module else command("xce.broker.cli", *arguments)
+    file = str(broker.configuration)
+    argv = python(module, file) if module else command("xce.broker.cli", "run", "--config", file)
     with started(argv, broker.directory / "broker.log") as child:
         wait_for(lambda: connects(broker.local), child, "accepting")
         yield child

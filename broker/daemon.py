@@ -25,6 +25,7 @@ from xce.broker.audit import Audit
 from xce.broker.background import Background
 from xce.broker.core.ledger import Ledger
 from xce.broker.core.machine import Broker
+from xce.broker.core.peer import Peer
 from xce.broker.keeping import Keeper
 from xce.broker.logs import log, log_to_stderr
 from xce.broker.server import Server, answered
@@ -53,15 +54,18 @@ SPARE_FILES = 256
 """Descriptors for everything that is no peer."""
 
 
-def run(config: Path, *, start_empty: bool = False) -> int:
-    """Serve until TERM or INT; 0 after a clean stop, 1 when it could not start."""
+def run(config: Path, *, start_empty: bool = False, router: type[Router[Peer]] = Router) -> int:
+    """Serve until TERM or INT; 0 after a clean stop, 1 when it could not start.
+
+    `router` opens the endpoints.
+    """
     log_to_stderr()
     sys.setswitchinterval(SWITCH_S)
     gc.disable()  # a start makes half a million objects that stay; `Server.run` goes on with it
     try:
         settings = read_config(config)
         with ExitStack() as stack:
-            Daemon(config, settings, stack, start_empty=start_empty).run()
+            Daemon(config, settings, stack, start_empty=start_empty).run(router)
     except ConfigRefused as refused:
         for error in refused.errors:
             print(f"xce-broker: {error}", file=sys.stderr)
@@ -133,7 +137,7 @@ class Daemon:
         self.broker = self._new_broker(site, store.load())
         self._server = Server(self.broker, store, self._audit)
 
-    def run(self) -> None:
+    def run(self, opened: type[Router[Peer]]) -> None:
         """Serve until a signal says stop."""
         now = time.monotonic()
         self._server.begin(self.broker.announce(self._next_key()))
@@ -142,7 +146,7 @@ class Daemon:
         zap = Authenticator(self.broker.accepts) if self.config.listen else None
         if zap is not None:
             self._stack.callback(zap.close)
-        router = Router(
+        router = opened(
             listen=self.config.listen,
             local=self.config.local,
             key=self._key,

@@ -110,9 +110,9 @@ def too_many(step: Csi, others: int, most: int | None, *, shared: bool) -> str:
     return f"plugin {step.plugin} takes {most} volumes on this node, and so many are in use or promised"
 
 
-def others(peers: Sequence[Peer]) -> list[str]:
-    """Bindings for which something was asked of the plugin, or may have been."""
-    return [peer.binding for peer in peers if peer.evidence]
+def others(peers: Sequence[Peer]) -> bool:
+    """Whether there are bindings for which something was asked of the plugin, or may have been."""
+    return any(peer.evidence for peer in peers)
 
 
 def must_wait(peers: Sequence[Peer]) -> str:
@@ -181,8 +181,7 @@ def not_the_volume(top: Mount, directory: str, mounts: Sequence[Mount]) -> str:
     inside = directory.removeprefix(under.point.rstrip("/"))
     ours = (under.root.rstrip("/") + inside).rstrip("/")
     root = top.root.rstrip("/")
-    if f"{root}/".startswith(f"{ours}/") or f"{ours}/".startswith(
-        f"{root}/"
-    ):  # ours, or all claims are in it
+    # One of ours, or all claims are in it.
+    if f"{root}/".startswith(f"{ours}/") or f"{ours}/".startswith(f"{root}/"):
         return f"{top.point} is a directory of this node ({top.root}), not the volume"
     return ""
