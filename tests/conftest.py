@@ -1,7 +1,8 @@
 """What every test can rely on: the markers of pyproject.toml mean what they say.
 
 `root` is skipped without root, `vm` unless `--vm` is given; both say so. Generated examples have no deadline
-each: on a machine that is busy with other things it would be the machine that is tested.
+each: on a machine that is busy with other things it would be the machine that is tested. They are the same in
+each run, so that a change is judged by what it changed; `XCE_TEST_FULL=1` looks for new ones.
 """
 
 import os
@@ -10,7 +11,11 @@ import hypothesis
 import pytest
 
 hypothesis.settings.register_profile(
-    "xce", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "xce",
+    deadline=None,
+    derandomize="XCE_TEST_FULL" not in os.environ,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("xce")
 

@@ -40,6 +40,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     """Host to instance."""
     given_up: dict[str, dict[str, None]] = {}
     """Host to bindings whose release was forced: the node is to take them back when it returns."""
+    stood: dict[str, None] = {}
+    """Gangs that were ready as a whole, whatever has become of their bindings since; while one is known."""
     of_claim: dict[str, dict[str, None]] = {}
     """Claim to its bindings, the oldest first."""
     ended_of: dict[str, dict[str, None]] = {}
@@ -58,6 +60,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             bindings=dict(self.bindings),
             quarantine=_copied(self.quarantine),
             given_up=_copied(self.given_up),
+            stood=dict(self.stood),
             of_claim=_copied(self.of_claim),
             ended_of=_copied(self.ended_of),
             of_host=_copied(self.of_host),
@@ -68,7 +71,11 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     def bare(self) -> "ClaimLedger":
         """What cannot be worked out from the rest; `work_out` does that."""
         return ClaimLedger(
-            claims=self.claims, bindings=self.bindings, quarantine=self.quarantine, given_up=self.given_up
+            claims=self.claims,
+            bindings=self.bindings,
+            quarantine=self.quarantine,
+            given_up=self.given_up,
+            stood=self.stood,
         )
 
     def work_out(self) -> None:
@@ -179,7 +186,13 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         self.of_claim.setdefault(binding.claim, {})[binding.id] = None
         if binding.gang:
             self.of_gang.setdefault(binding.gang, {})[binding.id] = None
+            self._stands(binding)
         self.of_host.setdefault(binding.host, {})[binding.id] = None
+
+    def _stands(self, binding: Binding) -> None:
+        """The members of a gang become ready together: one that is ready says it of all."""
+        if binding.gang and binding.state is BindingState.READY:
+            self.stood[binding.gang] = None
 
     def _moved(self, change: facts.BindingMoved, revision: int) -> None:
         before = self.bindings.get(change.binding)
@@ -195,6 +208,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         )
         self._counted(before, -1)
         self._counted(after, 1)
+        self._stands(after)
         if change.forced:
             self.given_up.setdefault(before.host, {})[before.id] = None
         if change.state in ENDED:
@@ -218,6 +232,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         _remove(self.of_claim, binding.claim, binding_id)
         _remove(self.ended_of, binding.claim, binding_id)
         _remove(self.of_gang, binding.gang, binding_id)
+        if binding.gang not in self.of_gang:
+            self.stood.pop(binding.gang, None)
 
 
 def _copied(table: dict[str, dict[str, T]]) -> dict[str, dict[str, T]]:

@@ -1,8 +1,8 @@
 """Gangs: bindings that become ready at once, or are all released.
 
-Pure, over the ledger. A gang *stands* once one of its bindings is ready: from then on each goes its own way,
-a rebooted node's comes back alone, and nobody is released for another's sake. Until then the end of one is
-the end of all.
+Pure, over the ledger. A gang *stands* once it was ready as a whole: from then on each binding goes its own
+way, a rebooted node's comes back alone (all of them may be away at once), and nobody is released for
+another's sake. Until then the end of one is the end of all.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,6 @@ _UNREADY = frozenset({BindingState.PENDING, BindingState.PREPARING})
 _OVER = ENDED | {BindingState.RELEASING}
 
 
-def stands(ledger: ClaimLedger, gang: str) -> bool:
-    """Whether a gang has become ready, and a binding of it still is."""
-    return ledger.count(gang, BindingState.READY) > 0
-
-
 def ready(
     ledger: ClaimLedger, binding: Binding, verified: Mapping[str, BindingReport]
 ) -> list[facts.GangReady]:
@@ -28,7 +23,7 @@ def ready(
 
     `verified` are bindings of this gang alone, all of them not ready yet.
     """
-    if not stands(ledger, binding.gang) and (
+    if binding.gang not in ledger.stood and (
         ledger.count(binding.gang, *_OVER) or len(verified) < ledger.count(binding.gang, *_UNREADY)
     ):
         return []
@@ -65,7 +60,7 @@ def fallen(ledger: ClaimLedger, binding: Binding, why: str) -> list[facts.Bindin
     """What the end of one binding does to the rest of its gang: nothing, if it stands alone or its gang
     stands.
     """
-    if not binding.gang or stands(ledger, binding.gang):
+    if not binding.gang or binding.gang in ledger.stood:
         return []
     reason = f"gang {binding.gang} cannot become ready: {binding.id} on {binding.host}: {why}"
     return [

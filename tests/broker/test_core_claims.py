@@ -493,6 +493,29 @@ def test_a_gang_that_is_ready_does_not_fall_with_one_of_its_nodes() -> None:
     assert cluster.states() == {made[0]: "failed", made[1]: "ready"}
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_gang_that_was_ready_comes_back_after_all_its_nodes_were_rebooted_though_one_is_released(
+    restarted: bool,
+) -> None:
+    cluster = Cluster("node1", "node2", "node3")
+    made = gang(cluster)
+    for node in cluster.nodes.values():
+        node.to(READY)
+    for node in cluster.nodes.values():
+        node.to(BindingState.PREPARING, reason="the host was rebooted")
+    assert set(cluster.states().values()) == {"preparing"}
+    cluster.order(m.ClaimRelease, bindings=made[:1])
+    if restarted:
+        cluster.restart()
+    _, second, third = cluster.nodes.values()
+    second.to(READY)
+    assert cluster.states() == {made[0]: "releasing", made[1]: "ready", made[2]: "preparing"}
+    second.to(BindingState.PREPARING)
+    third.to(FAILED, reason="GPU-a is gone")
+    second.to(READY)
+    assert cluster.states() == {made[0]: "releasing", made[1]: "ready", made[2]: "failed"}
+
+
 def test_a_gang_whose_node_is_lost_before_it_is_ready_waits_and_is_ready_when_it_is_back() -> None:
     cluster = Cluster("node1", "node2")
     gang(cluster)
