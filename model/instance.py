@@ -16,6 +16,8 @@ INSTANCES = 4096
 ATTRIBUTES = 128
 ID_BYTES = 255
 NOTES = 16
+PORTS = frozenset({"nic", "nic-port", "rdma", "bond"})
+"""Kinds of which one that is down or unknown is no trouble of its host."""
 
 
 class Health(StrEnum):
@@ -67,6 +69,15 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         for name, value in self.attributes.items():
             if isinstance(value, int | float) and not is_finite(value):
                 raise ValueError(f"instance {self.id}: attribute {name} is not a finite 64-bit number")
+
+
+def ill(instance: Instance) -> bool:
+    """Whether it needs a person: not what is only laid out so, and no port without a cable."""
+    if instance.health in (Health.LOST, Health.QUARANTINED):
+        return True
+    if instance.kind in PORTS or instance.health is Health.AVAILABLE:
+        return False
+    return instance.health is Health.UNKNOWN or bool(instance.evidence)
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

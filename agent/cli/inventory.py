@@ -9,10 +9,9 @@ import msgspec
 
 from xce.agent.cli import GOOD, TROUBLE, inventory_clear, machine, output
 from xce.agent.cli.options import Options, UsageError
-from xce.agent.discovery.ill import ill
 from xce.agent.picture.plan import Plan, shown
 from xce.agent.probe import attributes
-from xce.model.instance import Health, Instance
+from xce.model.instance import Health, Instance, ill
 
 SUMMARY = "the node's GPUs, slices, NICs and ports, and whether they may be used"
 PROGRAM = "xce-agent inventory"

@@ -1,21 +1,10 @@
-"""Which instances need a person, and the line that says so. Pure."""
+"""The line that says which instances need a person. Pure."""
 
 from collections.abc import Iterable
 
-from xce.model.instance import Health, Instance
+from xce.model.instance import Health, Instance, ill
 
-PORTS = frozenset({"nic", "nic-port", "rdma", "bond"})
-"""A port that is down or unknown is no trouble of the node."""
 _NAMED = 4
-
-
-def ill(instance: Instance) -> bool:
-    """Whether it needs a person: not what is only laid out so, and no port without a cable."""
-    if instance.health in (Health.LOST, Health.QUARANTINED):
-        return True
-    if instance.kind in PORTS or instance.health is Health.AVAILABLE:
-        return False
-    return instance.health is Health.UNKNOWN or bool(instance.evidence)
 
 
 def told(instances: Iterable[Instance]) -> str:

@@ -17,6 +17,7 @@ COMMANDS = {
     "drain": "drain hosts, end a drain, or list drained hosts",
     "hold": "hold a location, end a hold, or list holds",
     "supply": "list resources by location: value, presence, age, source, reporter, cause",
+    "instances": "list the GPUs, slices, NICs and other instances of hosts, with who has them",
     "types": "list resource types",
     "pools": "list pools: base, borrowed, and what their reporters say",
     "pool": "set a pool's amount of a resource",

@@ -325,7 +325,7 @@ def _picks(client: Client, host: str, ids: Sequence[str]) -> list[Pick]:
         if name not in found:
             raise UsageError(
                 f"host {host} has no instance {name!r}",
-                f"`xce-agent inventory` there, or: xce-broker snapshot host:{host} --inventories --json",
+                f"xce-broker instances {host}",
             )
     return [Pick(id=name, reporter=found[name].reporter, generation=found[name].generation) for name in ids]
 

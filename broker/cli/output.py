@@ -27,6 +27,7 @@ WORDY = {
     "GROUPS",
     "HOSTS",
     "INSTANCES",
+    "HOLDERS",
 }
 """Columns that may be folded on a terminal. A name in two pieces cannot be copied, nor searched for."""
 WORDY_CHARS = 20

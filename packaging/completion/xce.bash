@@ -28,6 +28,7 @@ _xce() {
         xce-broker/drain) words='--broker --key --broker-key --timeout --reason --end --json --help' ;;
         xce-broker/hold) words='--broker --key --broker-key --timeout --reason --label --end --owner --json --help' ;;
         xce-broker/supply) words='--broker --key --broker-key --timeout --host --location --presence --problems --json --help' ;;
+        xce-broker/instances) words='--broker --key --broker-key --timeout --kind --problems --json --help' ;;
         xce-broker/types) words='--broker --key --broker-key --timeout --json --help' ;;
         xce-broker/pools) words='--broker --key --broker-key --timeout --json --help' ;;
         xce-broker/pool) words='set --help --base --borrowed --broker --key --broker-key --timeout --op-id' ;;
@@ -49,7 +50,7 @@ _xce() {
         case $program in
             xce-agent) words='run status inventory topology discovery reporter explain claim csi doctor join key removal --help' ;;
             xce-reporter) words='run join status replay simulate fleet --help' ;;
-            xce-broker) words='run status hosts host drain hold supply types pools pool claim provide quarantine doctor watch snapshot key backup restore export token join --help' ;;
+            xce-broker) words='run status hosts host drain hold supply instances types pools pool claim provide quarantine doctor watch snapshot key backup restore export token join --help' ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")

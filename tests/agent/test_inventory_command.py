@@ -15,10 +15,9 @@ from tests.agent.picture.test_plan import H100
 from tests.hardware import recorded
 from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, inventory_clear, main
 from xce.agent.cli.options import UsageError
-from xce.agent.discovery import ill
 from xce.agent.probe import facts, machinefile, once
 from xce.model.configuration import Discovery
-from xce.model.instance import Health, Instance
+from xce.model.instance import Health, Instance, ill
 
 GOLDEN = Path(__file__).parent / "picture" / "golden"
 
@@ -113,7 +112,7 @@ def test_kinds_are_chosen_and_a_kind_that_is_not_there_is_told(command: Any) -> 
     ],
 )
 def test_what_needs_a_person_is_told_from_how_things_are_laid_out(change: dict[str, Any], good: bool) -> None:
-    assert ill.ill(Instance(**{"id": "x", "kind": "gpu", **change})) is not good
+    assert ill(Instance(**{"id": "x", "kind": "gpu", **change})) is not good
 
 
 def test_a_machine_with_a_lost_gpu_ends_with_one_and_names_it(tmp_path: Path, command: Any) -> None:

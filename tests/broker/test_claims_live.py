@@ -61,8 +61,28 @@ def failing(broker: LiveBroker, capsys: Output, *arguments: str, code: int) -> s
     return capsys.readouterr().err
 
 
-def call_json(broker: LiveBroker, capsys: Output, *arguments: str) -> Any:
-    return json.loads(call(broker, capsys, *arguments, "--json"))
+def call_json(broker: LiveBroker, capsys: Output, *arguments: str, code: int = 0) -> Any:
+    return json.loads(call(broker, capsys, *arguments, "--json", code=code))
+
+
+def test_instances_shows_what_a_host_has_with_holders_and_quarantine(
+    broker: LiveBroker, capsys: Output
+) -> None:
+    with agent(broker, "node1"):
+        until(broker, "node1")
+        call(broker, capsys, "claim", "create", "job-7", "--instances", "gpu=1")
+        bind = ("claim", "bind", "job-7", "node1=GPU-b", "--consumer", "7", "--wait", "20")
+        binding = call(broker, capsys, *bind).split()[0]
+        call(broker, capsys, "quarantine", "set", "node1", "GPU-c", "--reason", "fails under load")
+        lines = call(broker, capsys, "instances", "node1").splitlines()
+        assert lines[1].split() == ["node1", "nvidia", "1", "yes", "3"]
+        a, b, c = lines[-3:]
+        assert a.split()[:3] == ["node1", "GPU-a", "gpu"]
+        assert b.split()[-4:] == ["available", binding, "(job-7)", "-"]
+        assert c.split(maxsplit=8)[-1].split() == ["quarantined", "-", "fails", "under", "load"]
+        (row,) = call_json(broker, capsys, "instances", "node*", "--problems", code=1)["instances"]
+        assert row["instance"]["id"] == "GPU-c"
+        assert call_json(broker, capsys, "instances", "--kind", "nic")["instances"] == []
 
 
 def test_a_claim_from_its_file_to_its_end_by_commands(
