@@ -21,6 +21,7 @@ from xce.model import configuration
 from xce.model.builtin_types import BUILTIN, DISCOVERY
 from xce.model.configuration import AgentReporters, ReporterSettings
 from xce.model.message import ReporterState
+from xce.model.reporter import ReporterState as State
 from xce.reporters import supervisor
 from xce.reporters.builtin import TICK_S, HostSource
 from xce.reporters.cage import Node as CageNode
@@ -31,6 +32,8 @@ from xce.reporters.watch import Watch
 
 if TYPE_CHECKING:
     from xce.agent.discovery.discovery import Discovery
+
+_LASTING = frozenset({State.QUARANTINED.value, State.REFUSED.value, State.ABANDONED.value})
 
 
 class Crew:
@@ -206,6 +209,10 @@ class Crew:
         warnings = self._supervisor.warnings() if self._supervisor else {}
         causes = {name: state.cause for name, state in self._node.states.items() if state.cause}
         return {**warnings, **causes}
+
+    def lasting(self) -> dict[str, str]:
+        """States that end by more than the next good run: a trouble that becomes one of these is news."""
+        return {name: one.state for name, one in self._node.states.items() if one.state in _LASTING}
 
     def faults(self) -> dict[str, str]:
         """What is wrong, by what it is about; '' where nothing is."""

@@ -317,7 +317,7 @@ class Daemon:
         for about, text in self._all_faults().items():
             self.log.fault(about, text, now)
         if self.crew is not None:
-            self.log.faults("reporter ", self.crew.troubles(), now)
+            self.log.faults("reporter ", self.crew.troubles(), now, self.crew.lasting())
         if self.claims is not None:
             self.log.faults("binding ", self.claims.holdings.troubles(), now)
         standing = f", host {self.core.standing.state}" if self.core.standing.state else ""

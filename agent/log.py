@@ -1,7 +1,7 @@
 """What the agent writes to its log: stderr, so the journal's.
 
-A fault is written once when it begins and once when it ends; in between it is shown by `status`. One that
-comes and goes is written a few times an hour. Nothing secret comes here: callers pass words, never keys,
+A fault is written once when it begins, when it becomes one of another kind (a reporter is quarantined), and
+when it ends; in between it is shown by `status`. One that comes and goes is written a few times an hour. Nothing secret comes here: callers pass words, never keys,
 frames or environments. Where the journal listens, lines have fields: XCE_HOST, XCE_REPORTER, XCE_BINDING
 with XCE_CLAIM, each where the line is about one.
 """
@@ -9,6 +9,7 @@ with XCE_CLAIM, each where the line is about one.
 import os
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TextIO
 
 from xce.wire import journal
@@ -17,8 +18,7 @@ NOTICE, WARNING = 5, 4
 """Priorities of syslog(3), as the journal reads them from a line's `<N>` prefix (sd-daemon(3))."""
 FIELDS = {"reporter": "XCE_REPORTER", "binding": "XCE_BINDING"}
 """By the first word of what a fault is about; the rest is the value."""
-
-
+_NONE: Mapping[str, str] = MappingProxyType({})
 OFTEN, WINDOW_S = 5, 3600.0
 """Times that one fault's begin and end are written within so many seconds."""
 
@@ -31,6 +31,7 @@ class _Fault:
         self.since = self.window = now
         self.times = 0
         """Begun since `window`."""
+        self.kind = ""
 
 
 class Log:
@@ -55,16 +56,21 @@ class Log:
         """Something is wrong."""
         self._write(WARNING, text, about)
 
-    def fault(self, about: str, text: str, now: float) -> None:
-        """What is wrong with `about`, '' when it is all right; only begin and end are written."""
+    def fault(self, about: str, text: str, now: float, kind: str = "") -> None:
+        """What is wrong with `about`, '' when it is all right; written when it begins or ends, or its kind is
+        another; '' is none.
+        """
         fault = self._faults.get(about)
         if fault is None:
             if not text:
                 return
             fault = self._faults[about] = _Fault(now)
-        if bool(text) == fault.on:
+        other = bool(text and kind and kind != fault.kind)
+        if bool(text) == fault.on and not other:
             return
-        fault.on = bool(text)
+        if not fault.on:
+            fault.since = now
+        fault.on, fault.kind = bool(text), (kind or fault.kind) if text else ""
         if fault.on:
             self._begin(about, text, fault, now)
         else:
@@ -72,16 +78,17 @@ class Log:
                 self.notice(f"{about}: all right again after {now - fault.since:.0f} s", about)
             self._forget_old(now)
 
-    def faults(self, prefix: str, found: Mapping[str, str], now: float) -> None:
+    def faults(
+        self, prefix: str, found: Mapping[str, str], now: float, kinds: Mapping[str, str] = _NONE
+    ) -> None:
         """All faults whose `about` begins with `prefix`, by the rest: what is not in `found` is over."""
         for about in [one for one, fault in self._faults.items() if fault.on and one.startswith(prefix)]:
             if about.removeprefix(prefix) not in found:
                 self.fault(about, "", now)
         for name, text in found.items():
-            self.fault(prefix + name, text, now)
+            self.fault(prefix + name, text, now, kinds.get(name, ""))
 
     def _begin(self, about: str, text: str, fault: "_Fault", now: float) -> None:
-        fault.since = now
         if now - fault.window >= WINDOW_S:
             fault.window, fault.times = now, 0
         fault.times += 1

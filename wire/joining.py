@@ -70,9 +70,10 @@ def join(
     role: str,
     path: Path,
     *,
+    public: Path | None = None,
     configure: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make a key at `path` that the broker accepts for `name`.
+    """Make a key at `path` that the broker accepts for `name`; the broker's goes to `public`, or beside it.
 
     `configure` is called before the key is there: until then all of it may be repeated.
     Raises `Denied`, `NoAnswer`, `KeyFileError`, and what `configure` raises.
@@ -84,7 +85,7 @@ def join(
     pending = path.with_suffix(".joining")
     mine = _pending(pending, name, role, (name,) if role == "agent" else ())
     broker = _enter(put, ticket, mine)
-    _save_public(broker, path.with_name("broker.pub"))
+    _save_public(broker, public or path.with_name("broker.pub"))
     configure()
     pending.rename(path)
     _sync(path.parent)

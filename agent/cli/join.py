@@ -10,22 +10,22 @@ from pathlib import Path
 from xce.agent import config
 from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, output, settings
 from xce.agent.cli.options import Options, UsageError
-from xce.model.configuration import AgentFile
+from xce.model.configuration import AgentFile, ExternalFile
 
 SUMMARY = "make this host known to a broker, with a token, and start the agent"
 PROGRAM = "xce-agent join"
 USAGE_TEXT = f"""\
-usage: {PROGRAM} BROKER --token FILE [--name NAME] [--timeout SECONDS] [--no-start]
+usage: {PROGRAM} BROKER --token FILE [--name NAME] [--config FILE] [--timeout SECONDS] [--no-start]
 
   BROKER         HOST, HOST:PORT or tcp://HOST:PORT; the port is 7400 unless given
   --token FILE   what `xce-broker token new` has made; `-` reads it from standard input
   --name NAME    instead of this host's name; it is written into agent.yaml
+  --config FILE  of the agent, instead of /etc/xce/agent.yaml; it is there, and says where the keys are to be
   --no-start     leave the service as it is
 
-Makes this host's key, has the broker accept it, and writes where the broker is into /etc/xce/agent.yaml. The
+Makes this host's key, has the broker accept it, and writes where the broker is into agent.yaml. The
 token is used up; the key's secret half never leaves this host. It may be repeated when it was broken off.
 exit status: 0 joined, 1 refused, 2 wrong usage or files, 3 the broker cannot be reached"""
-KEYS = Path("/etc/xce/keys")
 UNIT = "xce-agent.service"
 
 
@@ -34,16 +34,21 @@ def run(argv: Sequence[str]) -> int:
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
-    options = Options(argv, flags=["--no-start"], values=["--token", "--name", "--timeout"])
+    options = Options(argv, flags=["--no-start"], values=["--token", "--name", "--config", "--timeout"])
     if len(options.arguments) != 1:
         raise UsageError("which broker? one address is needed")
-    own = settings.read("", AgentFile).name
-    name = options.get("--name") or own or socket.gethostname()
-    more = {} if name == (own or socket.gethostname()) else {"name": name}
-    path = Path(config.AGENT)
-    code = enter(PROGRAM, name, options, role="agent", key=KEYS / "agent.key", path=path, more=more)
+    given = options.get("--config")
+    own = settings.read(given, AgentFile)
+    here = own.name or socket.gethostname()
+    name = options.get("--name") or here
+    more = {} if name == here else {"name": name}
+    path = Path(given or config.AGENT)
+    code = enter(PROGRAM, name, options, own, role="agent", path=path, more=more)
     if code != GOOD:
         return code
+    if given:
+        print(f"next: xce-agent run --config {given}")
+        return GOOD
     if options.has("--no-start") or not os.path.isdir("/run/systemd/system"):
         print(f"next: systemctl enable --now {UNIT}")
         return GOOD
@@ -52,9 +57,18 @@ def run(argv: Sequence[str]) -> int:
 
 
 def enter(
-    program: str, name: str, options: Options, *, role: str, key: Path, path: Path, more: Mapping[str, str]
+    program: str,
+    name: str,
+    options: Options,
+    own: AgentFile | ExternalFile,
+    *,
+    role: str,
+    path: Path,
+    more: Mapping[str, str],
 ) -> int:
-    """Have the broker accept a new key for `name`; where it is, and `more`, is written into `path`."""
+    """Have the broker accept a new key for `name`; the keys go where `own` has them, and where the broker is,
+    with `more`, into `path`.
+    """
     from xce.wire import joining  # noqa: PLC0415 - not for a wrong usage
     from xce.wire.ask import Denied, NoAnswer  # noqa: PLC0415
     from xce.wire.keys import KeyFileError  # noqa: PLC0415
@@ -66,7 +80,8 @@ def enter(
         ticket = joining.token_of(options.get("--token"))
         put = joining.asking(endpoint, options.number("--timeout", 10))
         configure = partial(write, path, {"broker": endpoint, **more})
-        joining.join(put, ticket, name, role, key, configure=configure)
+        public = Path(own.broker_key)
+        joining.join(put, ticket, name, role, Path(own.key), public=public, configure=configure)
     except (KeyFileError, ValueError, OSError) as error:
         raise UsageError(str(error)) from error
     except Denied as denied:

@@ -55,6 +55,24 @@ def test_faults_of_many_are_told_together_and_what_is_gone_is_over_and_forgotten
     assert len(one._faults) <= 3
 
 
+def test_a_fault_that_becomes_one_of_another_kind_is_written_again_once() -> None:
+    stream = io.StringIO()
+    one = Log(stream, prefixes=False)
+    for second in range(10):
+        one.fault("reporter disk", f"exit status {second}", second)
+    for second in range(10, 100):  # tried again now and then, which is of no kind of its own
+        kind = "quarantined" if second % 7 else ""
+        one.fault("reporter disk", f"failed {second} times in a row", second, kind)
+    one.fault("reporter disk", "", 100)
+    one.fault("reporter disk", "failed 1 times in a row", 101, "quarantined")
+    assert stream.getvalue().splitlines() == [
+        "reporter disk: exit status 0",
+        "reporter disk: failed 10 times in a row",
+        "reporter disk: all right again after 100 s",
+        "reporter disk: failed 1 times in a row",
+    ]
+
+
 def test_in_the_journal_a_line_has_its_priority_and_is_one_line() -> None:
     stream = io.StringIO()
     one = Log(stream, prefixes=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.harness import Site
-from xce.agent import config
 from xce.agent.cli import join
+from xce.agent.cli.options import UsageError
 from xce.agent.external import join as external_join
 from xce.broker import cli as broker_cli
 from xce.broker.client import Broker, Client
@@ -107,26 +107,27 @@ def test_a_join_may_be_broken_off_anywhere_until_the_key_is_there(site: Site, tm
     ],
 )
 def test_a_host_joins_by_the_name_that_its_agent_will_use(
-    joining_site: Site, before: str, name: str, after: str
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, before: str, name: str, after: str
 ) -> None:
     """Another one would be refused as a key that may not speak for it."""
-    site, path = joining_site, Path(config.AGENT)
-    path.write_text(before)
-    command = [site.broker.endpoint, "--token", str(path.with_name("token")), "--no-start"]
-    assert join.run([*command, *(["--name", name] if name else [])]) == 0
-    assert path.read_text().replace(f"broker: {site.broker.endpoint}\n", "") == after
-    assert after == f"name: {keys.load(path.with_name('agent.key'), secret=True).name}\n"
-
-
-@pytest.fixture
-def joining_site(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """A broker, and a token for the hosts `mine` and `other`."""
     site.broker.start()
     site.until(lambda: Path(str(site.broker.settings["local"])).exists())
     new_token(site, "agent", "mine,other", tmp_path / "token")
-    monkeypatch.setattr(join, "KEYS", tmp_path)
-    monkeypatch.setattr(config, "AGENT", str(tmp_path / "agent.yaml"))
-    return site
+    path, rest = tmp_path / "own.yaml", f"key: {tmp_path}/own.key\nbroker_key: {tmp_path}/b.pub\n"
+    path.write_text(before + rest)
+    command = [site.broker.endpoint, "--token", str(tmp_path / "token"), "--config", str(path)]
+    assert join.run([*command, *(["--name", name] if name else [])]) == 0
+    assert capsys.readouterr().out.endswith(f"next: xce-agent run --config {path}\n")
+    assert sorted(path.read_text().splitlines()) == sorted(
+        [f"broker: {site.broker.endpoint}", after.strip(), *rest.splitlines()]
+    )
+    assert after == f"name: {keys.load(tmp_path / 'own.key', secret=True).name}\n"
+    assert keys.load(tmp_path / "b.pub", secret=False).public == site.broker.key.public
+
+
+def test_a_configuration_that_is_not_there_is_no_place_to_join_with(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read it"):
+        join.run(["broker1", "--token", "x", "--config", str(tmp_path / "none.yaml")])
 
 
 def test_a_token_is_for_its_names_and_its_time(site: Site, tmp_path: Path) -> None:
@@ -300,15 +301,16 @@ def test_a_controller_joins_with_a_token_and_takes_a_snapshot(
 
 
 def test_an_external_reporter_joins_with_a_token_and_its_file_says_where_the_broker_is(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site.broker.start()
     site.until(lambda: Path(str(site.broker.settings["local"])).exists())
     new_token(site, "reporter", "lics", tmp_path / "lics.token")
-    monkeypatch.setattr(join, "KEYS", tmp_path)
-    monkeypatch.setattr(config, "EXTERNAL", str(tmp_path / "reporter.yaml"))
+    path, rest = tmp_path / "own.yaml", f"key: {tmp_path}/own.key\nbroker_key: {tmp_path}/b.pub\n"
+    path.write_text(rest)
     command = [site.broker.endpoint, "--token", str(tmp_path / "lics.token"), "--name", "lics"]
-    assert external_join.run(command) == 0
-    assert (tmp_path / "reporter.yaml").read_text() == f"broker: {site.broker.endpoint}\n"
-    assert keys.load(tmp_path / "reporter.key", secret=True).role == "reporter"
+    assert external_join.run([*command, "--config", str(path)]) == 0
+    assert capsys.readouterr().out.endswith(f"next: xce-reporter run --config {path}\n")
+    assert path.read_text() == f"broker: {site.broker.endpoint}\n{rest}"
+    assert keys.load(tmp_path / "own.key", secret=True).role == "reporter"
     assert ("lics", "reporter") in good(site)

@@ -168,6 +168,21 @@ def test_a_reporter_s_fault_is_logged_when_it_begins_and_when_it_ends(site: Site
     assert len(told) == 2
 
 
+def test_a_reporter_that_is_left_alone_is_logged_though_its_fault_was_known(site: Site) -> None:
+    agent = site.agent("node1")
+    agent.settings["reporters"] |= {"interval": 1, "failures_to_quarantine": 2}
+    site.broker.start()
+    agent.script("crash", "#!/bin/sh\nkill -9 $$\n")
+    agent.start()
+    site.until(lambda: agent.reporter("crash").get("state") == "quarantined")
+    site.until(lambda: "failed 2 times" in agent.log.read_text())
+    told = [line for line in agent.log.read_text().splitlines() if "reporter crash" in line]
+    assert told == [
+        "reporter crash: killed by SIGKILL",
+        "reporter crash: failed 2 times in a row: killed by SIGKILL",
+    ]
+
+
 def test_settings_that_are_not_taken_beside_a_running_reporter_are_trouble(site: Site) -> None:
     """`status` once ended with 0, and nobody learned that an edit had not been taken."""
     agent = site.agent("node1")
