@@ -1,5 +1,5 @@
 """The checks of `xce-agent doctor`: each looks at one thing and says what it found. `host_checks.py` has the
-host's own; here are those of the agent.
+host's own, `claim_checks.py` what claims need; here are those of the agent.
 
 They may hang where a file system does; the caller runs them in a child. Nothing here changes anything.
 """
@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeAlias
 
-from xce.agent import config, host_checks
+from xce.agent import claim_checks, config, host_checks
 from xce.agent.cli import client
 from xce.agent.host_checks import Finding
 from xce.agent.memory import Memory
@@ -29,6 +29,7 @@ from xce.wire.keys import KeyFileError
 
 BROKER_S = 5.0
 ENOUGH_BYTES = 16 << 20
+RELOAD, RESTART = "systemctl reload xce-agent", "systemctl restart xce-agent"
 
 
 Check: TypeAlias = Callable[[], Iterator[Finding]]
@@ -45,7 +46,7 @@ def all_checks(config_path: str) -> Iterator[tuple[str, Check]]:
         yield "configuration", lambda: iter(errors)
         # What it names would be looked for in the wrong places.
         words = f"not looked at without {config_path or config.AGENT}"
-        yield "others", lambda: iter([Finding("warning", words, "correct it first")])
+        yield "others", lambda: iter([Finding("warning", words, "correct it, then: xce-agent doctor")])
         return
     path = config_path or config.AGENT
     read = f"{path} is good" if os.path.exists(path) else f"there is no {path}: defaults"
@@ -57,17 +58,17 @@ def all_checks(config_path: str) -> Iterator[tuple[str, Check]]:
         ("unit", lambda: host_checks.unit(settings)),
         ("privileges", lambda: host_checks.privileges(settings, pid)),
         ("control groups", lambda: host_checks.control_groups(settings, pid)),
-        ("jobs", lambda: host_checks.jobs(settings)),
-        ("device filters", lambda: host_checks.filters(settings, pid)),
-        ("mounts", lambda: host_checks.mounts(settings, pid)),
-        ("CSI", lambda: host_checks.csi(settings)),
+        ("jobs", lambda: claim_checks.jobs(settings)),
+        ("device filters", lambda: claim_checks.filters(settings, pid)),
+        ("mounts", lambda: claim_checks.mounts(settings, pid)),
+        ("CSI", lambda: claim_checks.csi(settings)),
         ("reporters' user", lambda: _user(settings)),
         ("programs", lambda: _programs(settings)),
         ("reporters", lambda: _reporters(settings)),
         ("time-outs", lambda: _timeouts(settings)),
-        ("ports", lambda: host_checks.port_ranges(settings)),
+        ("ports", lambda: claim_checks.port_ranges(settings)),
         ("state", lambda: _state(settings)),
-        ("claims", lambda: host_checks.claims(settings)),
+        ("claims", lambda: claim_checks.claims(settings)),
         ("leftovers", lambda: host_checks.leftovers(settings, name, running=pid is not None)),
         ("identity", lambda: _identity(settings)),
         ("clock", lambda: host_checks.clock(settings)),
@@ -106,11 +107,13 @@ def _user(settings: AgentFile) -> Iterator[Finding]:
         yield Finding(
             "problem" if os.geteuid() == 0 else "warning",
             f"there is no user '{name}' in /etc/passwd",
-            f"useradd --system --shell /usr/sbin/nologin {name}, or `reporters.user` in agent.yaml",
+            f"useradd --system --shell /usr/sbin/nologin {name}; or `reporters.user` in agent.yaml",
         )
     elif user.uid == 0:
         yield Finding(
-            "problem", f"'{name}' is root: every script would run as root", "name an unprivileged user"
+            "problem",
+            f"'{name}' is root: every script would run as root",
+            f"an unprivileged `reporters.user` in agent.yaml, then: {RELOAD}",
         )
     else:
         yield Finding("ok", f"'{name}' is uid {user.uid}")
@@ -119,7 +122,11 @@ def _user(settings: AgentFile) -> Iterator[Finding]:
 def _programs(_settings: AgentFile) -> Iterator[Finding]:
     for path, package in ((cage.SHELL, "dash"), (cage.SETPRIV, "util-linux"), (cage.PRLIMIT, "util-linux")):
         if not os.access(path, os.X_OK):
-            yield Finding("problem", f"{path} is missing: no reporter can be started", f"install {package}")
+            yield Finding(
+                "problem",
+                f"{path} is missing: no reporter can be started",
+                f"dnf install {package} (or apt-get)",
+            )
             return
     yield Finding("ok", "sh, setpriv and prlimit are there")
 
@@ -145,14 +152,14 @@ def _timeouts(settings: AgentFile) -> Iterator[Finding]:
     bad = False
     if scripts.timeout > scripts.interval:
         text = f"reporters may run for {scripts.timeout:g} s and are due every {scripts.interval:g} s"
-        advice = "`reporters.timeout` below `reporters.interval`"
+        advice = f"`reporters.timeout` below `reporters.interval` in agent.yaml, then: {RELOAD}"
         yield Finding("warning", f"{text}: a slow one is late each time", advice)
         bad = True
     if found.enabled and found.unknown_after < found.interval + found.timeout:
         text = (
             f"what was found is unknown after {found.unknown_after:g} s, before the probe counts as hanging"
         )
-        advice = "`discovery.unknown_after` above the sum of `interval` and `timeout`"
+        advice = f"`discovery.unknown_after` above the sum of `interval` and `timeout`, then: {RELOAD}"
         yield Finding("warning", text, advice)
         bad = True
     if not bad:
@@ -162,10 +169,10 @@ def _timeouts(settings: AgentFile) -> Iterator[Finding]:
 def _state(settings: AgentFile) -> Iterator[Finding]:
     for path in (settings.state_directory, settings.run_directory):
         if not os.path.isdir(path):
-            yield Finding("warning", f"{path} is not there yet", "the agent makes it at its start")
+            yield Finding("warning", f"{path} is not there yet", "systemctl start xce-agent makes it")
             continue
         if not os.access(path, os.W_OK):
-            yield Finding("problem", f"cannot write in {path}", f"chown it to uid {os.geteuid()}")
+            yield Finding("problem", f"cannot write in {path}", f"chown {os.geteuid()} {path}")
             continue
         free = os.statvfs(path)
         if free.f_bavail * free.f_frsize < ENOUGH_BYTES:
@@ -178,10 +185,16 @@ def _state(settings: AgentFile) -> Iterator[Finding]:
 def _identity(settings: AgentFile) -> Iterator[Finding]:
     name = settings.name or socket.gethostname()
     if problem := name_problem(name):
-        yield Finding("problem", f"host name {name!r} cannot be used: {problem}", "set `name:` in agent.yaml")
+        yield Finding(
+            "problem",
+            f"host name {name!r} cannot be used: {problem}",
+            f"`name:` in agent.yaml, then: {RESTART}",
+        )
     elif name.partition(".")[0] == "localhost":
         yield Finding(
-            "problem", f"this host is called {name!r}", "give it a name, or set `name:` in agent.yaml"
+            "problem",
+            f"this host is called {name!r}",
+            f"hostnamectl hostname NAME, or `name:` in agent.yaml; then: {RESTART}",
         )
     else:
         yield Finding("ok", f"called {name}")
@@ -205,11 +218,15 @@ def _keys(settings: AgentFile) -> Iterator[Finding]:
             elif secret:
                 make = f"chown root {path}; chmod 600 {path}; if it is broken: move it away and join anew"
             if isinstance(error.__cause__, PermissionError):
-                make = "run this as the agent's user"  # a new key would be one that the broker does not know
+                make = "sudo xce-agent doctor"  # a new key would be one that the broker does not know
             yield Finding("problem", str(error), make)
             continue
         if secret and key.role not in {"", Role.AGENT}:
-            yield Finding("problem", f"{path} is a key for the role {key.role}", "use an agent's key")
+            yield Finding(
+                "problem",
+                f"{path} is a key for the role {key.role}",
+                f"mv {path} {path}.other; xce-agent join BROKER --token FILE",
+            )
         elif secret and not _speaks_for(key, settings.name or socket.gethostname()):
             name = settings.name or socket.gethostname()
             good = ", ".join(key.hosts) or key.name
@@ -242,7 +259,7 @@ def _broker(settings: AgentFile) -> Iterator[Finding]:
             broker_key = keys.load(Path(settings.broker_key), secret=False).public
         dealer = Dealer(settings.broker, key=key, broker_key=broker_key)
     except (KeyFileError, ValueError) as error:
-        yield Finding("problem", str(error), "see the checks before")
+        yield Finding("problem", str(error), "the check `keys` says what to do")
         return
     text, deadline = f"no answer from {settings.broker}", time.monotonic() + BROKER_S
     while time.monotonic() < deadline:
@@ -255,5 +272,5 @@ def _broker(settings: AgentFile) -> Iterator[Finding]:
         select.select([dealer.monitor_fileno()], [], [], 0.05)
     dealer.close()
     yield Finding(
-        "problem", text, "is the broker running, the address right, the port open, the key accepted there?"
+        "problem", text, "on its host: systemctl status xce-broker; xce-broker key list; xce-broker doctor"
     )

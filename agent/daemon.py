@@ -162,6 +162,7 @@ class Daemon:
         )
         self.crew.begin(self.settings.reporters, _discovery(self.settings))
         self._begin_csi()
+        self._look_at_scratch()
         self._open_metrics()
         self.loop.call_later(COLD_S, self.node.warm_up)
         self.loop.call_later(MINUTE_S, self._each_minute)
@@ -218,7 +219,15 @@ class Daemon:
         if self.crew is not None:
             self.crew.refresh()
         self.types.ask_about_refused()
+        self._look_at_scratch()
         self.loop.call_later(MINUTE_S, self._each_minute)
+
+    def _look_at_scratch(self) -> None:
+        """Whether others can put files where scratch of jobs is to be: not the doctor alone says so."""
+        if self.claims is not None and isinstance(self.settings, AgentFile):
+            from xce.agent import scratch_roots  # noqa: PLC0415 - loaded where claims are taken
+
+            self.faults["scratch"] = scratch_roots.trouble(self.settings.claims)
 
     def _kick_watchdog(self, every: float) -> None:
         self._service.alive()

@@ -7,7 +7,6 @@ import contextlib
 import ctypes
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from xce.linux import cgroup, local_ports, mountinfo
+from xce.linux import cgroup, mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.model.configuration import AgentFile
-from xce.model.profile import profiles
-from xce.prepare import isolation, journal, local, names
-from xce.prepare.csi.helper import PACKAGE
+from xce.prepare import journal, local, names
 from xce.prepare.group import PREFIX
 from xce.reporters import supervisor
 
@@ -28,7 +25,10 @@ RELEASED = 1_735_689_600
 """2025-01-01: a clock before this is wrong."""
 JOURNAL = "claims.sqlite"
 UNIT = "xce-agent.service"
-JOBS_UNIT = "xce-jobs.service"
+UNIFIED = (
+    "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1 (Debian: /etc/default/grub, then "
+    "update-grub); reboot"
+)
 NTP = "systemctl enable --now chronyd (or systemd-timesyncd)"
 UNITS = ("etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system")
 HIDING = re.compile(
@@ -84,7 +84,7 @@ def home(settings: AgentFile, agent_pid: int | None, root: str = "/") -> tuple[C
     """
     if settings.cgroup:
         group: Cgroup | None = Cgroup(os.path.dirname(settings.cgroup.rstrip("/")))
-    elif agent_pid is None and (files := _unit_files(root)) and not _masked(files[0]):
+    elif agent_pid is None and (files := _unit_files(root)) and not masked(files[0]):
         text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
         delegated = [value.lower() for value in re.findall(r"^Delegate=(.*?)\s*$", text, re.MULTILINE)]
         hierarchy = next((mount.point for mount in mountinfo.read() if mount.kind == "cgroup2"), "")
@@ -113,7 +113,7 @@ def privileges(settings: AgentFile, agent_pid: int | None = None, proc: str = "/
         yield Finding(
             "warning",
             f"{who} runs as uid {user}: all reporters run as this user, and others' files stay unread",
-            "run the agent as root; it gives reporters an unprivileged user",
+            f"systemctl start {UNIT} runs it as root, and reporters as an unprivileged user",
         )
         return
     for one in missing:
@@ -132,7 +132,7 @@ def control_groups(settings: AgentFile, agent_pid: int | None = None, root: str 
         yield Finding(
             "problem",
             "no cgroup2 file system is mounted: children that reporters leave behind may be missed",
-            "boot with systemd.unified_cgroup_hierarchy=1, or mount -t cgroup2 none /sys/fs/cgroup",
+            f"mount -t cgroup2 none /sys/fs/cgroup; for good: {UNIFIED}",
         )
         return
     group, why = home(settings, agent_pid, root)
@@ -140,7 +140,7 @@ def control_groups(settings: AgentFile, agent_pid: int | None = None, root: str 
         yield Finding(
             "problem",
             f"cannot make groups in {group.path if group else 'our own group'}: {why}",
-            "Delegate=yes in the unit, or `cgroup:` in agent.yaml",
+            f"systemctl edit {UNIT}: [Service] Delegate=yes; or `cgroup:` in agent.yaml",
         )
         return
     mode = "hybrid" if any(mount.kind == "cgroup" for mount in table) else "version 2"
@@ -154,171 +154,8 @@ def control_groups(settings: AgentFile, agent_pid: int | None = None, root: str 
         yield Finding(
             "warning",
             f"the controllers {what} are not there: limits are set by rlimits instead",
-            "boot with the unified hierarchy",
+            UNIFIED,
         )
-
-
-def claims(settings: AgentFile) -> Findings:
-    """Whether claims are made true here, and whether some are left from when they were."""
-    if settings.claims.enabled:
-        yield Finding("ok", f"they are taken, by profiles {', '.join(sorted(profiles(settings.claims)))}")
-        yield from _scratch(settings)
-        return
-    known = set()
-    with contextlib.suppress(ValueError):  # a journal that cannot be read is told by `leftovers`
-        known = {order.binding.consumer.name for order in journal.live(settings.state_directory)}
-    if known:
-        text = f"none are taken any more; there are still those of {', '.join(sorted(known))}"
-        yield Finding("warning", text, "they are looked after until they are released")
-    else:
-        yield Finding("ok", "none are taken (claims.enabled in agent.yaml)")
-
-
-def _scratch(settings: AgentFile) -> Findings:
-    """Whether the roots of scratch directories are there, and root's alone."""
-    for profile in profiles(settings.claims).values():
-        for name, root in profile.scratch.items():
-            if root.path and not os.path.isdir(root.path):
-                text = f"scratch {name}: there is no directory {root.path}"
-                yield Finding("problem", text, f"install -d -m 755 {root.path}")
-            elif root.path and (who := _others(root.path)):
-                text = f"scratch {name}: {root.path} {who}, who can put files in the place of jobs' scratch"
-                yield Finding("problem", text, f"chown root {root.path}; chmod 755 {root.path}")
-
-
-def jobs(_settings: AgentFile, root: str = "/") -> Findings:
-    """Whether what jobs live in is apart from the agent's unit."""
-    group = local.jobs_unit()
-    masked = any(_masked(Path(root, one, JOBS_UNIT)) for one in UNITS[:2])
-    if group is not None:
-        yield Finding("ok", f"{group.path} is there: jobs outlive the agent")
-    elif os.path.isdir("/run/systemd/system"):
-        text = "xce-jobs.service does not run: jobs would live in a group that nobody holds"
-        first = f"systemctl unmask {JOBS_UNIT}; " if masked else ""
-        yield Finding("warning", text, f"{first}systemctl enable --now {JOBS_UNIT}")
-    else:
-        yield Finding("ok", "no systemd here: groups of jobs are made beside the agent's own")
-
-
-def filters(settings: AgentFile, agent_pid: int | None = None) -> Findings:
-    """Whether devices can be kept from jobs: by the new way, or by the old one."""
-    try:
-        group = local.groups(settings.claims, pid=agent_pid or "self")
-    except OSError as error:
-        if settings.claims.enabled and agent_pid is None:
-            yield Finding("ok", f"{error.strerror}: the agent mounts them when it starts")
-            return
-        text = f"{error.strerror}: no device filter can be put anywhere"
-        yield Finding("problem", text, "boot with systemd.unified_cgroup_hierarchy=1")
-        return
-    found = {name: isolation.find(group, mechanisms=(name,)) for name in ("bpf", "v1")}
-    if not found["bpf"].reason:
-        yield Finding("ok", "device filters can be loaded (bpf)")
-    elif not found["v1"].reason:
-        text = f"{found['bpf'].reason}; the old devices controller at {found['v1'].root} is used instead"
-        yield Finding("warning", text, "run the agent as root with CAP_BPF, on Linux 4.15 or newer")
-    else:
-        reason = f"{found['bpf'].reason}; {found['v1'].reason}"
-        yield Finding(
-            "problem" if settings.claims.enabled else "warning",
-            f"device isolation unavailable, claims with devices will fail: {reason}",
-            "run the agent as root; in a container, allow bpf(2) (--system-call-filter=bpf)",
-        )
-
-
-def mounts(settings: AgentFile, agent_pid: int | None, outside: int = 1) -> Findings:
-    """Whether PID 1 sees what the agent mounts. Without an agent, this process stands for it."""
-    who = "the agent" if agent_pid else "this shell"
-    pid = str(agent_pid or "self")
-    try:
-        ours, theirs = (os.readlink(f"/proc/{one}/ns/mnt") for one in (pid, outside))
-        if ours == theirs:
-            yield Finding("ok", f"{who} is in the mount namespace of PID 1")
-            return
-        shared = _sharing(str(outside), settings.claims.directory) & _sharing(pid, settings.claims.directory)
-    except OSError as error:
-        text = f"cannot look at the mount namespace of {who}: {error.strerror}"
-        yield Finding("warning", text, "run this as root; in a container, with CAP_SYS_PTRACE")
-        return
-    if shared:
-        yield Finding("ok", f"{who} has another mount namespace than PID 1, and mounts propagate out of it")
-        return
-    yield Finding(
-        "problem" if agent_pid else "warning",
-        f"mounts would not be visible outside: {who} has a mount namespace of its own",
-        "start the agent by its unit; no unshare, no Private* or Protect* option in a drop-in",
-    )
-
-
-def csi(settings: AgentFile) -> Findings:
-    """Whether volumes of CSI plugins can be had, where there are plugins."""
-    claims = settings.claims
-    if not claims.csi.plugins and not claims.csi.registration:
-        yield Finding("ok", "no CSI plugins")
-        return
-    if not os.access(claims.csi.helper, os.X_OK):
-        text = f"there is no {claims.csi.helper}: volumes of CSI plugins cannot be had"
-        yield Finding("problem", text, f"install {PACKAGE}, or set `claims.csi.helper`")
-        return
-    missing = [(f"plugin {name}", path) for name, path in claims.csi.plugins.items() if not _is_socket(path)]
-    if claims.csi.registration and not os.path.isdir(claims.csi.registration):
-        missing.append(("registration", claims.csi.registration))
-    for what, path in missing:
-        yield Finding("warning", f"{what}: there is no {path}", "start the plugin, or correct `claims.csi`")
-    if claims.csi.registration and (who := _others(claims.csi.registration)):
-        text = f"{claims.csi.registration} {who}: whoever puts a socket there mounts for jobs as root"
-        yield Finding("problem", text, f"chown root {claims.csi.registration}; chmod go-w it")
-    elif not missing:
-        yield Finding("ok", f"{len(claims.csi.plugins)} CSI plugins in agent.yaml; the helper is there")
-
-
-def _others(path: str) -> str:
-    """Who but root may write in a directory; '' for nobody."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return ""
-    if found.st_uid not in {0, os.geteuid()}:
-        return f"belongs to uid {found.st_uid}"
-    return "can be written by others" if found.st_mode & 0o022 else ""
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)
-    except OSError:
-        return False
-
-
-def _sharing(pid: str, directory: str) -> set[str]:
-    """Peer groups with which the mount that holds a directory shares what is mounted there."""
-    point = mountinfo.covering(directory, mountinfo.read(pid=pid))
-    if point is None:
-        return set()
-    text = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    for line in text.splitlines():
-        fields = line.partition(" - ")[0].split(" ")
-        if fields[0] == str(point.id):
-            return {field for field in fields[6:] if field.startswith("shared:")}
-    return set()
-
-
-def port_ranges(settings: AgentFile) -> Findings:
-    """Whether jobs can lose ports of their ranges to outgoing connections."""
-    ranges = [(one.name, one.first, one.last) for one in settings.discovery.ports]
-    if settings.claims.enabled:
-        ranges += [
-            (f"profile {name}", profile.ports.low, profile.ports.high)
-            for name, profile in profiles(settings.claims).items()
-        ]
-    clean = True
-    for name, first, last in ranges:
-        if words := local_ports.overlap(first, last):
-            what, _, advice = words.partition("; ")
-            yield Finding("warning", f"{name}: {what}", advice)
-            clean = False
-    if clean:
-        yield Finding("ok", f"{len(ranges)} ranges, none that the kernel uses itself")
 
 
 def clock(_settings: AgentFile, wall: Callable[[], float] = time.time) -> Findings:
@@ -326,7 +163,11 @@ def clock(_settings: AgentFile, wall: Callable[[], float] = time.time) -> Findin
     before = time.monotonic()
     time.sleep(0.01)
     if time.monotonic() <= before:
-        yield Finding("problem", "the monotonic clock stands still", "this kernel or hypervisor is broken")
+        yield Finding(
+            "problem",
+            "the monotonic clock stands still",
+            "dmesg | grep -i clocksource: this kernel or hypervisor is broken",
+        )
     elif wall() < RELEASED:
         date = time.strftime("%Y-%m-%d", time.gmtime(wall()))
         yield Finding("warning", f"the date is {date}: only for showing, but wrong", NTP)
@@ -349,20 +190,22 @@ def unit(_settings: AgentFile, root: str = "/") -> Findings:
         return
     files = _unit_files(root)
     if not files:
-        yield Finding("warning", f"there is no {UNIT}: nothing starts the agent", "install xce-agent")
+        yield Finding(
+            "warning", f"there is no {UNIT}: nothing starts the agent", "dnf install xce-agent (or apt-get)"
+        )
         return
-    if _masked(files[0]):
+    if masked(files[0]):
         yield Finding("problem", f"{UNIT} is masked", f"systemctl unmask {UNIT}")
         return
     if any(Path(root, "etc/systemd/system").glob(f"*.wants/{UNIT}")):
         yield Finding("ok", f"{files[0]} is enabled")
     else:
-        yield Finding("warning", f"{UNIT} is not started at boot", f"systemctl enable {UNIT}")
+        yield Finding("warning", f"{UNIT} is not started at boot", f"systemctl enable --now {UNIT}")
     for file in files:
         yield from _options(file)
 
 
-def _masked(file: Path) -> bool:
+def masked(file: Path) -> bool:
     """Whether an admin forbids the unit: then no option of it counts."""
     return os.path.realpath(file) == "/dev/null"
 
@@ -381,12 +224,16 @@ def _options(file: Path) -> Findings:
             "problem",
             f"{file}: {option[0].strip()}... gives the agent a view of its own: mounts would not be visible "
             "outside",
-            "take the line out, systemctl daemon-reload, and restart the agent",
+            f"take the line out; systemctl daemon-reload; systemctl restart {UNIT}",
         )
     for name, least_s in (("WatchdogSec", WATCHDOG_S), ("TimeoutStopSec", STOP_S)):
         for value in re.findall(rf"^{name}=(\d+)s?\s*$", text, re.MULTILINE):
             if 0 < int(value) < least_s:
-                yield Finding("warning", f"{file}: {name}={value} is short", f"{least_s:g} seconds or more")
+                yield Finding(
+                    "warning",
+                    f"{file}: {name}={value} is short",
+                    f"{least_s:g} or more there; systemctl daemon-reload; systemctl restart {UNIT}",
+                )
 
 
 def library(settings: AgentFile) -> Findings:
@@ -402,7 +249,11 @@ def library(settings: AgentFile) -> Findings:
         begin = nvml.nvmlInitWithFlags
     except (OSError, AttributeError) as error:
         text = f"{len(cards)} NVIDIA GPUs, and their library cannot be used: {error}"
-        yield Finding("problem", text, "install the driver's libraries, or set `discovery.library`")
+        yield Finding(
+            "problem",
+            text,
+            "ldconfig -p | grep nvidia-ml; install the driver's libraries, or set `discovery.library`",
+        )
         return
     if code := begin(0):
         nvml.nvmlErrorString.restype = ctypes.c_char_p
@@ -438,7 +289,7 @@ def _of_reporters(settings: AgentFile, name: str) -> Findings:
     if pids := group.pids() if group is not None else []:
         some = ", ".join(str(pid) for pid in pids[:8])
         text = f"processes of an earlier agent are left: {some}"
-        yield Finding("warning", text, "starting the agent ends them")
+        yield Finding("warning", text, f"systemctl start {UNIT} ends them")
 
 
 def _of_jobs(settings: AgentFile) -> Findings:
@@ -446,13 +297,17 @@ def _of_jobs(settings: AgentFile) -> Findings:
     try:
         orders = journal.live(settings.state_directory)
     except ValueError as error:
-        yield Finding("problem", str(error), "the agent says what it makes of it when it starts")
+        yield Finding(
+            "problem",
+            str(error),
+            "xce-agent status; journalctl -u xce-agent: the agent says what it makes of it when it starts",
+        )
     else:
         known = {order.binding.consumer.name for order in orders}
         yield from _of_strangers(settings, {f"{PREFIX}{names.encode(name)}" for name in known})
     for path in sorted(Path(settings.state_directory).glob(f"{JOURNAL}.damaged-*")):
         yield Finding(
-            "warning", f"{path}: a damaged journal was set aside", "remove it when it is understood"
+            "warning", f"{path}: a damaged journal was set aside", f"when it is understood: rm {path}"
         )
 
 
@@ -464,7 +319,9 @@ def _of_strangers(settings: AgentFile, known: set[str]) -> Findings:
             if child.name != local.HOLDER and child.name not in known:
                 pids = ", ".join(str(pid) for pid in child.pids()[:8]) or "no processes"
                 text = f"{child.path} belongs to no claim of this host ({pids})"
-                yield Finding("warning", text, "whose is it? echo 1 >cgroup.kill there ends its processes")
+                yield Finding(
+                    "warning", text, f"whose is it? this ends its processes: echo 1 >{child.path}/cgroup.kill"
+                )
     root = settings.claims.directory.rstrip("/") + "/"
     for mount in mountinfo.read() if not known else []:
         if mount.point.startswith(root):

@@ -1,9 +1,10 @@
 """What the agent writes to its log: stderr, so the journal's.
 
 A fault is written once when it begins, when it becomes one of another kind (a reporter is quarantined), and
-when it ends; in between it is shown by `status`. One that comes and goes is written a few times an hour. Nothing secret comes here: callers pass words, never keys,
-frames or environments. Where the journal listens, lines have fields: XCE_HOST, XCE_REPORTER, XCE_BINDING
-with XCE_CLAIM, each where the line is about one.
+when it ends; in between it is shown by `status`. One that comes and goes is written a few times an hour.
+
+Nothing secret comes here: callers pass words, never keys, frames or environments. Where the journal listens,
+lines have fields: XCE_HOST, XCE_REPORTER, XCE_BINDING with XCE_CLAIM, each where the line is about one.
 """
 
 import os

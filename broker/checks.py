@@ -62,7 +62,9 @@ def all_checks(path: Path) -> Iterator[tuple[str, Check]]:
     if settings is None:  # what it names would be looked for in the wrong places
         yield (
             "others",
-            lambda: iter([Finding("warning", f"not looked at without {path}", "correct it first")]),
+            lambda: iter(
+                [Finding("warning", f"not looked at without {path}", "correct it, then: xce-broker doctor")]
+            ),
         )
         return
     asked = _ask(settings)
@@ -104,14 +106,18 @@ def _settings(path: Path) -> tuple[BrokerFile | None, list[Finding]]:
         site = daemon.read_site(settings)
     except ConfigRefused as refused:
         problems = [
-            Finding("problem", str(msgspec.structs.replace(error, hint="")), error.hint or "correct it")
+            Finding(
+                "problem",
+                str(msgspec.structs.replace(error, hint="")),
+                error.hint or "correct it, then: systemctl reload xce-broker",
+            )
             for error in refused.errors
         ]
         return settings, problems
     except OSError as error:
-        text, advice = f"cannot read {error.filename}: {error.strerror}", "make it readable"
+        text, advice = f"cannot read {error.filename}: {error.strerror}", f"chmod a+r {error.filename}"
         if isinstance(error, FileNotFoundError):
-            advice = f"make it (an empty {path.name} means all defaults), or give --config"
+            advice = f"touch {error.filename}: an empty one means all defaults; or give --config"
         return settings or BrokerFile(), [Finding("problem", text, advice)]
     read = f"{path}, {settings.resources} and {settings.hosts} are good: {len(site.groups_of)} hosts"
     return settings, [Finding("ok", read)]
@@ -151,7 +157,11 @@ def _key(settings: BrokerFile) -> Findings:
         yield Finding("problem", str(error), _mended(path))
         return
     if key.role not in {"", "broker"}:
-        yield Finding("problem", f"{path} is a key for the role {key.role}", "use the broker's own key")
+        yield Finding(
+            "problem",
+            f"{path} is a key for the role {key.role}",
+            f"mv {path} {path}.other; xce-broker key new broker",
+        )
         return
     yield Finding("ok", f"{path}: {key.public.decode()}")
     public = path.with_suffix(".pub")
@@ -189,7 +199,9 @@ def _ports(settings: BrokerFile, *, running: bool) -> Findings:
         listens = _listens(address.strip("[]"), int(port)) if port.isdecimal() else None
         if listens is None:
             yield Finding(
-                "warning", f"cannot tell whether {endpoint} is free", "is it an address of this host?"
+                "warning",
+                f"cannot tell whether {endpoint} is free",
+                "ip -brief address: is it one of this host?",
             )
         elif listens and not running:
             text = f"{endpoint}: another program listens there"
@@ -233,7 +245,11 @@ def _store(settings: BrokerFile) -> Findings:
         if "has it open" in str(error):
             yield Finding("ok", "the running broker has it open, and checked it at its start")
         else:
-            yield Finding("problem", str(error), "see docs/operations.md, The broker is in trouble")
+            yield Finding(
+                "problem",
+                str(error),
+                "xce-broker restore FILE, of a copy; docs/operations.md, The broker is in trouble, says when",
+            )
         return
     yield Finding("ok", f"{place.base} is whole, revision {last}")
 
@@ -256,7 +272,11 @@ def _disk(settings: BrokerFile) -> Findings:
     if not os.access(path, os.W_OK, effective_ids=True):
         yield Finding("problem", f"cannot write in {path}", f"chown -R xce-broker {path}")
     elif room < ENOUGH_BYTES or (free.f_files and free.f_favail < 100):
-        yield Finding("warning", f"{path} is nearly full: {room >> 20} MiB are free", "make room")
+        yield Finding(
+            "warning",
+            f"{path} is nearly full: {room >> 20} MiB are free",
+            f"make room: du -xh {path} | sort -h",
+        )
     else:
         yield Finding("ok", f"{room >> 20} MiB are free in {path}")
 
@@ -269,7 +289,11 @@ def _open_files(settings: BrokerFile, asked: Asked) -> Findings:
         yield Finding("ok", f"{wanted} are needed; the limit is the service manager's")
     elif limit < wanted:
         text = f"{limit} may be open, {wanted} are needed for {settings.max_peers} peers"
-        yield Finding("warning", text, f"LimitNOFILE={wanted} in a drop-in, or a smaller max_peers")
+        yield Finding(
+            "warning",
+            text,
+            f"systemctl edit xce-broker: [Service] LimitNOFILE={wanted}; or a smaller max_peers",
+        )
     else:
         yield Finding("ok", f"{limit} may be open, {wanted} are needed")
 
@@ -327,9 +351,9 @@ _AGENTS = {
     "role": "a key is used for another role than it was made for: xce-broker key list",
     "name": "a host was renamed, or a key was copied: xce-broker hosts --problems",
     "duplicate": "two machines use one name: xce-broker hosts --problems shows both addresses",
-    "released": "stop the agent there, or xce-broker host add it again",
-    "unknown-host": "put it into hosts.yaml and reload, or stop its agent",
-    "protocol": "install the same version on both sides",
+    "released": "on it: systemctl disable --now xce-agent; or, to have it back: xce-broker host add NAME",
+    "unknown-host": "put it into hosts.yaml, systemctl reload xce-broker; or systemctl stop xce-agent there",
+    "protocol": "the same version on both sides: rpm -q xce-agent xce-broker, or dpkg -l 'xce*'",
 }
 """What to do about an agent that was refused for a reason."""
 

@@ -82,6 +82,17 @@ def _check(here: str, found: os.stat_result, trusted: Collection[int]) -> None:
         raise NotTrustedError(here, f"is writable by {who} (mode {stat.S_IMODE(found.st_mode):04o})")
 
 
+def written_by_others(path: str) -> str:
+    """Who but root and we may write in a directory, in words; '' for nobody, or when it cannot be told."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    if found.st_uid not in {0, os.geteuid()}:
+        return f"belongs to uid {found.st_uid}"
+    return "can be written by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+
+
 def sync_directory(path: str) -> None:
     """Make what was renamed, made or removed in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

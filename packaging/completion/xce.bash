@@ -12,11 +12,11 @@ _xce() {
         xce-agent/claim) words='--json --file --instances --consumer --user --profile --wait --socket --config' ;;
         xce-agent/csi) words='--json --config --socket --size --access --type --parameter --secrets' ;;
         xce-agent/doctor) words='--json --config' ;;
-        xce-agent/join) words='--token --name --timeout --no-start' ;;
+        xce-agent/join) words='--token --name --config --timeout --no-start' ;;
         xce-agent/key) words='--config --timeout' ;;
         xce-agent/removal) words='--csi --config' ;;
         xce-reporter/run) words='--config' ;;
-        xce-reporter/join) words='--token --name --timeout' ;;
+        xce-reporter/join) words='--token --name --config --timeout' ;;
         xce-reporter/status) words='--json --watch --socket --config' ;;
         xce-reporter/replay) words='--speed --loop --help' ;;
         xce-reporter/simulate) words='--once --help' ;;

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from tests.fakes.nvml.stand_in import StandIn
-from xce.agent import checks, host_checks
+from xce.agent import checks, claim_checks, host_checks, scratch_roots
 from xce.agent.host_checks import Finding
 from xce.linux import cgroup, mountinfo
 from xce.model.claim import Binding, Claim, Consumer
 from xce.model.configuration import AgentFile, AgentReporters, Discovery, PortRange
-from xce.model.profile import Claims
+from xce.model.profile import Claims, Profile, ScratchRoot
 from xce.prepare import isolation
 from xce.prepare.journal import Journal, Order
 from xce.prepare.step import Isolation
@@ -99,7 +99,7 @@ def test_how_devices_can_be_kept_from_jobs(
 
     monkeypatch.setattr(isolation, "find", find)
     settings = AgentFile(claims=Claims(enabled=True, cgroup=str(tmp_path)))
-    (found,) = host_checks.filters(settings)
+    (found,) = claim_checks.filters(settings)
     assert found.level == level
     assert word in found.text
 
@@ -116,7 +116,7 @@ def test_a_mount_namespace_that_nobody_sees_is_told() -> None:
     )
     try:
         os.read(inside, 1)
-        (found,) = host_checks.mounts(AgentFile(), child, os.getpid())
+        (found,) = claim_checks.mounts(AgentFile(), child, os.getpid())
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
@@ -124,7 +124,7 @@ def test_a_mount_namespace_that_nobody_sees_is_told() -> None:
         os.close(stop)
     assert found.level == "problem", found.text
     assert "mounts would not be visible outside" in found.text
-    (same,) = host_checks.mounts(AgentFile(), os.getpid(), os.getpid())
+    (same,) = claim_checks.mounts(AgentFile(), os.getpid(), os.getpid())
     assert same.level == "ok"
 
 
@@ -132,11 +132,11 @@ def test_a_range_of_ports_that_the_kernel_uses_is_told() -> None:
     own = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     first = int(own[0])
     inside = AgentFile(discovery=Discovery(ports=[PortRange(name="jobs", first=first, last=first + 9)]))
-    (found,) = host_checks.port_ranges(inside)
+    (found,) = claim_checks.port_ranges(inside)
     assert found.level == "warning"
     assert "ip_local_reserved_ports" in found.advice
     outside = AgentFile(discovery=Discovery(ports=[PortRange(name="jobs", first=first - 9, last=first - 1)]))
-    assert levels(list(host_checks.port_ranges(outside))) == ["ok"]
+    assert levels(list(claim_checks.port_ranges(outside))) == ["ok"]
 
 
 def test_leftovers_are_groups_mounts_and_journals_that_no_claim_has(
@@ -159,22 +159,22 @@ def test_leftovers_are_groups_mounts_and_journals_that_no_claim_has(
 
 
 def test_claims_that_are_left_where_none_are_taken_any_more_are_told(tmp_path: Path) -> None:
-    assert levels(list(host_checks.claims(AgentFile(state_directory=str(tmp_path))))) == ["ok"]
+    assert levels(list(claim_checks.claims(AgentFile(state_directory=str(tmp_path))))) == ["ok"]
     binding = Binding(id="b1", claim="c", host="node1", consumer=Consumer(name="job-7"))
     journal = Journal(str(tmp_path))
     order = Order(binding=binding, claim=Claim(id="c"), op_id="o", epoch=1, boot="b", phase="ready", steps=0)
     journal.begin(order, [], epoch=1)
     journal.close()
-    (left,) = host_checks.claims(AgentFile(state_directory=str(tmp_path)))
+    (left,) = claim_checks.claims(AgentFile(state_directory=str(tmp_path)))
     assert (left.level, "those of job-7" in left.text) == ("warning", True)
     taken = AgentFile(state_directory=str(tmp_path), claims=Claims(enabled=True))
-    assert levels(list(host_checks.claims(taken))) == ["ok"]
+    assert levels(list(claim_checks.claims(taken))) == ["ok"]
 
 
 def test_a_scratch_root_is_there_and_roots_alone(tmp_path: Path) -> None:
     def found(path: Path) -> list[Finding]:
         settings = {"enabled": True, "profiles": {"default": {"scratch": {"tmp": {"path": str(path)}}}}}
-        return list(host_checks.claims(AgentFile(claims=msgspec.convert(settings, Claims))))[1:]
+        return list(claim_checks.claims(AgentFile(claims=msgspec.convert(settings, Claims))))[1:]
 
     root = tmp_path / "scratch"
     (missing,) = found(root)
@@ -184,6 +184,10 @@ def test_a_scratch_root_is_there_and_roots_alone(tmp_path: Path) -> None:
     root.chmod(0o777)
     (open_to_all,) = found(root)
     assert (open_to_all.level, "can be written by others" in open_to_all.text) == ("problem", True)
+    settings = Claims(profiles={"default": Profile(scratch={"tmp": ScratchRoot(path=str(root))})})
+    assert scratch_roots.trouble(settings) == f"{open_to_all.text}; {open_to_all.advice}"
+    root.chmod(0o755)
+    assert scratch_roots.trouble(settings) == ""
 
 
 def test_times_that_work_against_each_other_are_told() -> None:
@@ -243,11 +247,11 @@ def test_nvidias_library_is_asked_where_there_are_cards(
 def test_csi_is_looked_at_where_there_are_plugins(tmp_path: Path) -> None:
     def found(helper: str, **csi: object) -> list[Finding]:
         claims = msgspec.convert({"csi": {"helper": helper, **csi}}, Claims)
-        return list(host_checks.csi(AgentFile(claims=claims)))
+        return list(claim_checks.csi(AgentFile(claims=claims)))
 
     assert levels(found("/nowhere")) == ["ok"], "nobody needs it"
     (missing,) = found("/nowhere", registration=str(tmp_path))
-    assert (missing.level, missing.advice.split(",")[0]) == ("problem", "install xce-csi-node-helper")
+    assert (missing.level, "dnf install xce-csi-node-helper" in missing.advice) == ("problem", True)
     assert levels(found("/bin/true", registration=str(tmp_path))) == ["ok"]
     gone = found("/bin/true", plugins={"a": str(tmp_path / "a.sock")}, registration=str(tmp_path / "none"))
     assert [(one.level, one.text.split(":")[0]) for one in gone] == [
@@ -358,4 +362,4 @@ def test_a_program_that_is_missing_is_told_with_its_package(monkeypatch: pytest.
     assert levels(list(checks._programs(AgentFile()))) == ["ok"]
     monkeypatch.setattr(os, "access", lambda path, *_a, **_k: "setpriv" not in path)
     (missing,) = checks._programs(AgentFile())
-    assert (missing.level, missing.advice) == ("problem", "install util-linux")
+    assert (missing.level, missing.advice) == ("problem", "dnf install util-linux (or apt-get)")
