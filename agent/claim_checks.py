@@ -106,7 +106,7 @@ def mounts(settings: AgentFile, agent_pid: int | None, outside: int = 1) -> Find
 
 def _sharing(pid: str, directory: str) -> set[str]:
     """Peer groups with which the mount that holds a directory shares what is mounted there."""
-    point = mountinfo.covering(directory, mountinfo.read(pid=pid))
+    point = mountinfo.covering(directory, mountinfo.tops(mountinfo.read(pid=pid)))
     if point is None:
         return set()
     text = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")

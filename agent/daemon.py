@@ -39,6 +39,7 @@ from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.link import Phase
 from xce.model.refusal import ConfigRefused
 from xce.model.role import Role
+from xce.prepare import journalnames
 from xce.wire import journal
 from xce.wire.keys import KeyFileError
 from xce.wire.trust import Trust
@@ -454,7 +455,7 @@ def _discovery(settings: Settings) -> configuration.Discovery | None:
 
 def _has_claims(directory: str) -> bool:
     """Whether there are claims on record, or nobody can say."""
-    if not any(os.path.exists(f"{directory}/claims.{kind}") for kind in ("sqlite", "head")):
+    if not journalnames.exists(directory):
         return False
     from xce.prepare import journal  # noqa: PLC0415 - not for a node that never took claims
 

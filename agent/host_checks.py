@@ -17,13 +17,12 @@ import msgspec
 from xce.linux import cgroup, mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.model.configuration import AgentFile
-from xce.prepare import journal, local, names
+from xce.prepare import journal, journalnames, local, names
 from xce.prepare.group import PREFIX
 from xce.reporters import supervisor
 
 RELEASED = 1_735_689_600
 """2025-01-01: a clock before this is wrong."""
-JOURNAL = "claims.sqlite"
 UNIT = "xce-agent.service"
 UNIFIED = (
     "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1 (Debian: /etc/default/grub, then "
@@ -305,7 +304,7 @@ def _of_jobs(settings: AgentFile) -> Findings:
     else:
         known = {order.binding.consumer.name for order in orders}
         yield from _of_strangers(settings, {f"{PREFIX}{names.encode(name)}" for name in known})
-    for path in sorted(Path(settings.state_directory).glob(f"{JOURNAL}.damaged-*")):
+    for path in journalnames.damaged(settings.state_directory):
         yield Finding(
             "warning", f"{path}: a damaged journal was set aside", f"when it is understood: rm {path}"
         )

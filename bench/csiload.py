@@ -7,6 +7,7 @@ one line: milliseconds from an agent without anything to all bindings READY and 
 calls that the plugin got meanwhile, and the helper's memory.
 """
 
+import errno
 import json
 import sys
 import time
@@ -96,7 +97,7 @@ def _make(executor: Executor, count: int) -> float:
 def _measure(work: Path, count: int) -> None:
     own = cgroup.own()
     if own is None:
-        raise OSError(2, "no control groups of version 2 are mounted here")
+        raise OSError(errno.ENOENT, "no control groups of version 2 are mounted here")
     group = own.child(f"xce-bench-{work.name}")
     group.create()
     settings = _settings(work, group.path, count)

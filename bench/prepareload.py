@@ -10,6 +10,7 @@ eight GPUs, eight NICs, two bind mounts, scratch. It says one line: milliseconds
 SIDE `slow`: claims with a mount from a file server that takes 0.2 s to answer, one alone and eight at once.
 """
 
+import errno
 import itertools
 import json
 import os
@@ -73,7 +74,7 @@ class Job:
         self.rules = _BASE + [f"c {major}:{minor} rwm" for major, minor in self.numbers]
         own = cgroup.own()
         if own is None:
-            raise OSError(2, "no control groups of version 2 are mounted here")
+            raise OSError(errno.ENOENT, "no control groups of version 2 are mounted here")
         self.group = own.child(f"xce-bench-{os.getpid()}")
 
     def ask(self) -> Ask:

@@ -3,6 +3,7 @@
 They look with the eyes of the user that the broker runs as: a key that root can read may be closed to it.
 """
 
+import errno
 import os
 import re
 import socket
@@ -225,7 +226,7 @@ def _listens(address: str, port: int) -> bool | None:
         except PermissionError:
             return None
         except OSError as error:
-            return True if error.errno == 98 else None
+            return True if error.errno == errno.EADDRINUSE else None
     return False
 
 

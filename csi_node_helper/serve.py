@@ -32,7 +32,7 @@ class Server:
         self._plugins: dict[str, Plugin] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._asked: dict[str, asyncio.Task[None]] = {}
-        self._registration: tuple[str, asyncio.Task[None] | None] = ("", None)
+        self._registration: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Until end of file. What is on its way then is left to the plugins."""
@@ -41,7 +41,7 @@ class Server:
                 self._take(message)
                 await self._writer.drain()
         finally:
-            tasks = [*self._asked.values(), *self._watches.values(), self._registration[1]]
+            tasks = [*self._asked.values(), *self._watches.values(), self._registration]
             for task in filter(None, tasks):
                 task.cancel()
             for plugin in self._plugins.values():
@@ -57,7 +57,7 @@ class Server:
     def _take(self, message: csi.ToHelper) -> None:
         match message:
             case csi.Plugins():
-                self._configure(message)
+                self._know(message)
             case csi.Cancel():
                 if (task := self._asked.get(message.id)) is not None:
                     task.cancel()
@@ -97,24 +97,12 @@ class Server:
 
     # --------------------------------------------------------------------------------------------- plugins
 
-    def _configure(self, wanted: csi.Plugins) -> None:
-        for name, plugin in list(self._plugins.items()):
-            if not plugin.seen.registered and wanted.sockets.get(name) != plugin.socket:
-                self._remove(name)
+    def _know(self, wanted: csi.Plugins) -> None:
         for name, socket in wanted.sockets.items():
-            if (there := self._plugins.get(name)) is not None and there.seen.registered:
-                self._remove(name)  # what an admin has written wins
-            if name not in self._plugins:
-                self._add(name, socket, registered=False)
-        folder, task = self._registration
-        if folder != wanted.registration:
-            if task is not None:
-                task.cancel()
+            self._add(name, socket, registered=False)
+        if wanted.registration:
             watch = Registration(wanted.registration, add=self._register, remove=self._unregister)
-            self._registration = (
-                wanted.registration,
-                self._start(watch.watch()) if wanted.registration else None,
-            )
+            self._registration = self._start(watch.watch())
 
     def _register(self, name: str, socket: str) -> str:
         """Why a plugin that registers is not taken; '' if it is."""

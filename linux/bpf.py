@@ -18,7 +18,9 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from xce.linux import bpfcode as op
 from xce.linux import syscalls
+from xce.linux.bpfcode import instruction
 
 _BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
 
@@ -34,8 +36,6 @@ PROGRAMS = 64
 """BPF_CGROUP_MAX_PROGS: of one type on one group."""
 NAME_BYTES = 15
 
-_LDX_W, _MOV32, _MOV64_IMM, _MOV32_IMM = 0x61, 0xBC, 0xB7, 0xB4
-_AND32_IMM, _RSH32_IMM, _JNE_IMM, _JNE32, _EXIT = 0x54, 0x74, 0x55, 0x5E, 0x95
 _ALL = BPF_DEVCG_ACC_MKNOD | BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE
 
 
@@ -73,16 +73,16 @@ def compile_rules(rules: Iterable[Rule]) -> bytes:
 @functools.lru_cache(maxsize=1024)
 def _compiled(rules: tuple[Rule, ...]) -> bytes:
     code = [
-        instruction(_LDX_W, 2, 1, offset=0),  # r2 = bpf_cgroup_dev_ctx.access_type
-        instruction(_MOV32, 3, 2),
-        instruction(_RSH32_IMM, 3, value=16),  # r3 = access bits
-        instruction(_AND32_IMM, 2, value=0xFFFF),  # r2 = kind
-        instruction(_LDX_W, 4, 1, offset=4),  # r4 = major
-        instruction(_LDX_W, 5, 1, offset=8),  # r5 = minor
+        instruction(op.LDX_W, 2, 1, offset=0),  # r2 = bpf_cgroup_dev_ctx.access_type
+        instruction(op.MOV32, 3, 2),
+        instruction(op.RSH32_IMM, 3, value=16),  # r3 = access bits
+        instruction(op.AND32_IMM, 2, value=0xFFFF),  # r2 = kind
+        instruction(op.LDX_W, 4, 1, offset=4),  # r4 = major
+        instruction(op.LDX_W, 5, 1, offset=8),  # r5 = minor
     ]
     for rule in rules:
         code += _one_rule(rule)
-    code += [instruction(_MOV64_IMM, 0, value=0), instruction(_EXIT)]
+    code += [instruction(op.MOV_IMM, 0, value=0), instruction(op.EXIT)]
     return b"".join(code)
 
 
@@ -94,18 +94,11 @@ def _one_rule(rule: Rule) -> list[bytes]:
     length = (3 if masked else 0) + len(compared) + 2
     code: list[bytes] = []
     if masked:
-        code += [instruction(_MOV32, 1, 3), instruction(_AND32_IMM, 1, value=rule.access)]
-        code.append(instruction(_JNE32, 1, 3, offset=length - 3))
+        code += [instruction(op.MOV32, 1, 3), instruction(op.AND32_IMM, 1, value=rule.access)]
+        code.append(instruction(op.JNE32, 1, 3, offset=length - 3))
     for register, value in compared:
-        code.append(instruction(_JNE_IMM, register, offset=length - len(code) - 1, value=value))
-    return [*code, instruction(_MOV64_IMM, 0, value=1), instruction(_EXIT)]
-
-
-def instruction(code: int, to: int = 0, source: int = 0, *, offset: int = 0, value: int = 0) -> bytes:
-    """One instruction: linux/bpf.h, struct bpf_insn."""
-    return struct.pack(
-        "<BBhi", code, source << 4 | to, offset, value if value < 1 << 31 else value - (1 << 32)
-    )
+        code.append(instruction(op.JNE_IMM, register, offset=length - len(code) - 1, value=value))
+    return [*code, instruction(op.MOV_IMM, 0, value=1), instruction(op.EXIT)]
 
 
 class Use(NamedTuple):

@@ -7,6 +7,7 @@ file system that can hang, except from a process that can be left behind.
 """
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Mapping
@@ -128,7 +129,9 @@ def _statx(fd: int, name: bytes, flags: int) -> Place:
         raise OSError(code, os.strerror(code), name or None)
     mask, attributes = struct.unpack_from("<I4xQ", buffer.raw)
     if not mask & STATX_MNT_ID:
-        raise OSError(95, "this kernel does not say which mount a file lies on (statx, Linux 5.8)")
+        raise OSError(
+            errno.EOPNOTSUPP, "this kernel does not say which mount a file lies on (statx, Linux 5.8)"
+        )
     (mount,) = struct.unpack_from("<Q", buffer.raw, 0x90)  # struct statx.stx_mnt_id
     return Place(mount, bool(attributes & STATX_ATTR_MOUNT_ROOT))
 

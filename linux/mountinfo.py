@@ -3,7 +3,7 @@
 import os
 import re
 import select
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,7 @@ class Table:
         self._poll.register(self._fd, select.POLLPRI)
         self._held: list[Mount] | None = None
         self._points: dict[str, list[Mount]] = {}
+        self._tops: dict[str, Mount] | None = None
         self._lines: dict[str, Mount | None] = {}
         """What was read last: most lines are the same the next time."""
 
@@ -70,7 +71,7 @@ class Table:
             known, lines = self._lines, text.decode(errors="surrogateescape").splitlines()
             self._lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
             self._held = [mount for mount in self._lines.values() if mount is not None]
-            self._points = {}
+            self._points, self._tops = {}, None
             for mount in self._held:
                 self._points.setdefault(mount.point, []).append(mount)
         return self._held
@@ -79,6 +80,13 @@ class Table:
         """What is mounted on a path now, the lowest first."""
         self()
         return self._points.get(point, [])
+
+    def tops(self) -> Mapping[str, Mount]:
+        """The topmost mount of each point now."""
+        mounts = self()
+        if self._tops is None:
+            self._tops = tops(mounts)
+        return self._tops
 
     def close(self) -> None:
         """Let go of the descriptor; may be called twice."""
@@ -100,31 +108,37 @@ def can_hang(kind: str) -> bool:
     return kind not in LOCAL
 
 
-def covering(path: str, mounts: Sequence[Mount]) -> Mount | None:
+def tops(mounts: Iterable[Mount]) -> dict[str, Mount]:
+    """The topmost mount of each point: the last one."""
+    return {mount.point: mount for mount in sorted(mounts)}
+
+
+def covering(path: str, mounts: Mapping[str, Mount]) -> Mount | None:
     """The mount that an absolute path without links is on, without touching it; None if that cannot be seen.
 
-    The last mount of a point is on top.
+    `mounts` are the topmost ones (`tops`).
     """
-    return max(
-        (mount for mount in mounts if path == mount.point or path.startswith(mount.point.rstrip("/") + "/")),
-        key=lambda mount: (len(mount.point), mount.id),
-        default=None,
-    )
+    while path.strip("/"):
+        if (mount := mounts.get(path)) is not None:
+            return mount
+        path = os.path.dirname(path)
+    return mounts.get("/")
 
 
 def may_hang(
-    path: str, mounts: Sequence[Mount] | None = None, readlink: Callable[[str], str] = os.readlink
+    path: str, mounts: Mapping[str, Mount] | None = None, readlink: Callable[[str], str] = os.readlink
 ) -> Mount | None:
     """The first mount on the way along `path` that can hang, and so may never answer; None if none can.
 
     Only what is on local file systems is touched, to follow links. Raises OSError if mounts cannot be read.
+    `mounts` are the topmost ones (`tops`).
     """
-    tops = {mount.point: mount for mount in sorted(read() if mounts is None else mounts)}
+    mounts = tops(read()) if mounts is None else mounts
     rest, at, links = os.path.normpath(os.path.abspath(path)).split("/")[1:], "", 0
     while rest:
         name = rest.pop(0)
         at = os.path.dirname(at) if name == ".." else f"{at.rstrip('/')}/{name}"
-        mount = _nearest(at or "/", tops)
+        mount = covering(at or "/", mounts)
         if mount is not None and can_hang(mount.kind):
             return mount
         try:
@@ -137,15 +151,6 @@ def may_hang(
         at = "/" if target.startswith("/") else os.path.dirname(at)
         rest = [part for part in target.split("/") if part not in ("", ".")] + rest
     return None
-
-
-def _nearest(path: str, tops: Mapping[str, Mount]) -> Mount | None:
-    """As `covering`, with the topmost mount of each point."""
-    while path != "/":
-        if (mount := tops.get(path)) is not None:
-            return mount
-        path = os.path.dirname(path)
-    return tops.get("/")
 
 
 def parse(text: str) -> list[Mount]:

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from xce.linux import bpf, btf
-from xce.linux.bpf import instruction
+from xce.linux import bpfcode as op
+from xce.linux.bpfcode import instruction
 
 _FUNCTION = "bpf_iter_task_file"
 _MEMBERS = {"file": ["f_inode"], "inode": ["i_mode", "i_rdev"], "task_struct": ["tgid"]}
@@ -21,9 +22,6 @@ _META, _TASK, _FD, _FILE = 0, 8, 16, 24
 _SEQ_WRITE = 127
 _KIND, _CHARACTER = 0o170000, 0o020000
 _ENTRY = struct.Struct("=III")
-_LDX_DW, _LDX_W, _LDX_H, _STX_W = 0x79, 0x61, 0x69, 0x63
-_MOV, _MOV_IMM, _ADD_IMM, _AND_IMM = 0xBF, 0xB7, 0x07, 0x57
-_JEQ_IMM, _JNE_IMM, _CALL, _EXIT = 0x15, 0x55, 0x85, 0x95
 
 
 class OpenFile(NamedTuple):
@@ -84,29 +82,29 @@ def _program(offsets: dict[str, int]) -> bytes:
     """Writes number, process and descriptor of each character device."""
     r0, r1, r2, r3, context, file, inode, task, frame = 0, 1, 2, 3, 6, 7, 8, 9, 10
     code = [
-        instruction(_MOV, context, 1),
-        instruction(_LDX_DW, file, context, offset=_FILE),
-        (_JEQ_IMM, file, 0),  # the end
-        instruction(_LDX_DW, task, context, offset=_TASK),
-        (_JEQ_IMM, task, 0),
-        instruction(_LDX_DW, inode, file, offset=offsets["file.f_inode"]),
-        instruction(_LDX_H, r1, inode, offset=offsets["inode.i_mode"]),
-        instruction(_AND_IMM, r1, value=_KIND),
-        (_JNE_IMM, r1, _CHARACTER),
-        instruction(_LDX_W, r1, inode, offset=offsets["inode.i_rdev"]),
-        instruction(_STX_W, frame, r1, offset=-16),
-        instruction(_LDX_W, r1, task, offset=offsets["task_struct.tgid"]),
-        instruction(_STX_W, frame, r1, offset=-12),
-        instruction(_LDX_W, r1, context, offset=_FD),
-        instruction(_STX_W, frame, r1, offset=-8),
-        instruction(_LDX_DW, r1, context, offset=_META),
-        instruction(_LDX_DW, r1, r1, offset=0),
-        instruction(_MOV, r2, frame),
-        instruction(_ADD_IMM, r2, value=-16),
-        instruction(_MOV_IMM, r3, value=_ENTRY.size),
-        instruction(_CALL, value=_SEQ_WRITE),
-        instruction(_MOV_IMM, r0, value=0),
-        instruction(_EXIT),
+        instruction(op.MOV, context, 1),
+        instruction(op.LDX_DW, file, context, offset=_FILE),
+        (op.JEQ_IMM, file, 0),  # the end
+        instruction(op.LDX_DW, task, context, offset=_TASK),
+        (op.JEQ_IMM, task, 0),
+        instruction(op.LDX_DW, inode, file, offset=offsets["file.f_inode"]),
+        instruction(op.LDX_H, r1, inode, offset=offsets["inode.i_mode"]),
+        instruction(op.AND_IMM, r1, value=_KIND),
+        (op.JNE_IMM, r1, _CHARACTER),
+        instruction(op.LDX_W, r1, inode, offset=offsets["inode.i_rdev"]),
+        instruction(op.STX_W, frame, r1, offset=-16),
+        instruction(op.LDX_W, r1, task, offset=offsets["task_struct.tgid"]),
+        instruction(op.STX_W, frame, r1, offset=-12),
+        instruction(op.LDX_W, r1, context, offset=_FD),
+        instruction(op.STX_W, frame, r1, offset=-8),
+        instruction(op.LDX_DW, r1, context, offset=_META),
+        instruction(op.LDX_DW, r1, r1, offset=0),
+        instruction(op.MOV, r2, frame),
+        instruction(op.ADD_IMM, r2, value=-16),
+        instruction(op.MOV_IMM, r3, value=_ENTRY.size),
+        instruction(op.CALL, value=_SEQ_WRITE),
+        instruction(op.MOV_IMM, r0, value=0),
+        instruction(op.EXIT),
     ]
     end = len(code) - 2
     return b"".join(

@@ -268,7 +268,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="frame", tag="
 class Plugins(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="frame", tag="plugins"
 ):
-    """Which plugins there are; the first frame, and again when the settings have changed."""
+    """Which plugins there are: the first frame, and no other."""
 
     sockets: dict[str, str] = {}
     registration: str = ""

@@ -11,6 +11,7 @@ Pure: the caller reads the file. What is read is the part of YAML that people ag
 """
 
 import re
+from collections.abc import Callable
 from typing import TypeVar
 
 import yaml
@@ -43,6 +44,15 @@ def load(text: str, path: str, kind: type[T], *, nodes: int = NODES) -> T:
     `nodes` bounds the number of values in it.
     """
     return load_placed(text, path, kind, nodes=nodes).value
+
+
+def given(read: Callable[[], bytes], path: str, kind: type[T], refused: Callable[[str], Exception]) -> T:
+    """The struct in a file that a command was given; what is wrong with it as the caller's exception."""
+    try:
+        return load(read().decode(), path, kind)
+    except (OSError, UnicodeDecodeError, ConfigRefused) as error:
+        words = error.strerror if isinstance(error, OSError) else str(error)
+        raise refused(f"cannot use {path}: {words}") from error
 
 
 def load_placed(text: str, path: str, kind: type[T], *, nodes: int = NODES) -> Document[T]:

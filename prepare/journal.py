@@ -23,12 +23,13 @@ import msgspec
 
 from xce.linux.paths import sync_directory
 from xce.model.claim import Binding, BindingState, Claim
+from xce.prepare import journalnames
 from xce.prepare.journalfile import Key, checksum_of, connect, copied, salvage, version_of, whole
+from xce.prepare.journalnames import FILE, HEAD
 from xce.prepare.step import Evidence, Kept, Step
 
 TOMBSTONES = 4096
 """Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
-_FILE, _HEAD = "claims.sqlite", "claims.head"
 _LOST, _GONE = "its log was lost", "it is gone"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS record (
@@ -115,7 +116,7 @@ class Journal:
 
     def __init__(self, directory: str, *, steps: Sequence[str] = STEPS) -> None:
         self._steps = steps
-        self.path, self._head = f"{directory}/{_FILE}", f"{directory}/{_HEAD}"
+        self.path, self._head = f"{directory}/{FILE}", f"{directory}/{HEAD}"
         os.makedirs(directory, 0o700, exist_ok=True)
         self._raw: dict[Key, bytes] = {}
         self.set_aside = ""
@@ -340,10 +341,7 @@ class Journal:
         return f"{_LOST}: it ends with stroke {found} of {told}" if found < told else ""
 
     def _set_aside(self) -> None:
-        number = 1
-        while os.path.exists(f"{self.path}.damaged-{number}"):
-            number += 1
-        self.set_aside = f"{self.path}.damaged-{number}"
+        self.set_aside = journalnames.aside(os.path.dirname(self.path))
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, self.set_aside)
         with contextlib.suppress(FileNotFoundError):
@@ -385,9 +383,9 @@ def live(directory: str) -> list[Order]:
 
     Raises ValueError in words when that cannot be known.
     """
-    path = f"{directory}/{_FILE}"
+    path = f"{directory}/{FILE}"
     if not os.path.exists(path):
-        if _told(f"{directory}/{_HEAD}"):
+        if _told(f"{directory}/{HEAD}"):
             raise ValueError(f"cannot read the journal {path}: {_GONE}")
         return []
     try:

@@ -40,7 +40,7 @@ def at_point(point: str, at: At) -> list[Mount]:
 
 def is_remote(path: str, at: At) -> bool:
     """Whether to look at `path` may hang."""
-    return mountinfo.may_hang(path, at.node.mounts()) is not None
+    return mountinfo.may_hang(path, at.node.mounts.tops()) is not None
 
 
 def ask(at: At, errand: str, arguments: dict[str, Any], *, remote: bool) -> Evidence | None:

@@ -109,7 +109,7 @@ def _directories(node: Node, mine: _Owned) -> Iterator[Orphan]:
 def _files(node: Node, mine: _Owned) -> Iterator[Orphan]:
     cdi = node.settings.cdi_directory
     roots = {root.path for profile in node.settings.profiles.values() for root in profile.scratch.values()}
-    safe = {root for root in roots - {""} if mountinfo.may_hang(root, node.mounts()) is None}
+    safe = {root for root in roots - {""} if mountinfo.may_hang(root, node.mounts.tops()) is None}
     places = [(cdi, CDI_PREFIX, ".json")] if cdi else []
     places += [(root, "xce-", end) for root in sorted(safe) for end in (".dir", ".img")]
     for directory, prefix, suffix in places:

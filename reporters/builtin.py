@@ -185,7 +185,9 @@ class HostSource:
         return {"ls": len(sessions), "it": max(0, int(idle // 60))}
 
     def _space(self) -> dict[str, Value]:
-        mount = mountinfo.covering(os.path.abspath(self._tmp), mountinfo.read(str(self._proc)))
+        mount = mountinfo.covering(
+            os.path.abspath(self._tmp), mountinfo.tops(mountinfo.read(str(self._proc)))
+        )
         kind = mount.kind if mount else "an unknown file system"
         if mountinfo.can_hang(kind):
             self.notes = [

@@ -151,14 +151,11 @@ def _claim_of(file: str, profile: str) -> object:
 
     import msgspec  # noqa: PLC0415
 
-    from xce.model import document, refusal  # noqa: PLC0415
+    from xce.model import document  # noqa: PLC0415
     from xce.model.claim import Claim  # noqa: PLC0415
 
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        claim = document.load(text, file, Claim)
-    except (OSError, UnicodeDecodeError, refusal.ConfigRefused) as error:
-        raise UsageError(f"cannot use {file}: {error}") from error
+    read = sys.stdin.buffer.read if file == "-" else Path(file).read_bytes
+    claim = document.given(read, file, Claim, UsageError)
     ask = msgspec.structs.replace(claim.ask, profile=profile or claim.ask.profile)
     return msgspec.to_builtins(msgspec.structs.replace(claim, ask=ask))
 

@@ -199,7 +199,10 @@ def run(argv: Sequence[str]) -> int:
         if problem := name_problem(options.get("--prefix", "sim")):
             raise UsageError(f"--prefix: {problem}")
         machines = [_instances(path) for path in options.get("--machine").split(",") if path]
-        claims = _claims(options.get("--claims")) if options.has("--claims") else None
+        claims = None
+        if options.has("--claims"):
+            file = options.get("--claims")
+            claims = document.given(Path(file).read_bytes, file, SimulatedClaims, UsageError)
         credentials = _credentials(options)
         _make_room(int(options.arguments[0]))
     except (UsageError, KeyFileError) as error:
@@ -210,13 +213,6 @@ def run(argv: Sequence[str]) -> int:
         return TROUBLE
     _serve(options, credentials, machines, claims)
     return GOOD
-
-
-def _claims(path: str) -> SimulatedClaims:
-    try:
-        return document.load(Path(path).read_text(encoding="utf-8"), path, SimulatedClaims)
-    except (OSError, UnicodeDecodeError, ConfigRefused) as error:
-        raise UsageError(f"cannot use {path}: {error}") from error
 
 
 def _instances(path: str) -> Sequence[Instance]:

@@ -12,7 +12,7 @@ from xce.broker.cli.options import parser as command_parser
 from xce.broker.client import Changed, Client, Fresh, LinkNews
 from xce.broker.session import BrokerRefused, BrokerUnreachable
 from xce.broker.simulated_provider import SimulatedProvider, Word
-from xce.model import document, refusal
+from xce.model import document
 from xce.model.claim import ENDED
 from xce.model.message import ClaimProvide
 from xce.model.simulated import SimulatedClaims
@@ -58,10 +58,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
-    try:
-        rules = document.load(options.file.read_text(encoding="utf-8"), str(options.file), SimulatedClaims)
-    except (refusal.ConfigRefused, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot use {options.file}: {error}") from error
+    rules = document.given(options.file.read_bytes, str(options.file), SimulatedClaims, UsageError)
     key = chosen(options).key
     name = options.name or (key.name if key is not None else "")
     if not name:

@@ -122,12 +122,6 @@ class HelperClient:
         self.poll()
         return [self._seen[name] for name in sorted(self._seen)]
 
-    def configure(self, plugins: csi.Plugins) -> None:
-        """From now on there are these plugins."""
-        self._plugins = plugins
-        if self._socket is not None:
-            self._send(plugins)
-
     def poll(self) -> None:
         """Take in what the helper has said."""
         if self._socket is not None and (words := self._hear() or self._feel()):

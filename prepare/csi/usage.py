@@ -175,7 +175,8 @@ def not_the_volume(top: Mount, directory: str, mounts: Sequence[Mount]) -> str:
 
     Plugins bind the staging directory whether something is mounted there or not.
     """
-    under = mountinfo.covering(directory, [mount for mount in mounts if mount.point != top.point])
+    others = mountinfo.tops(mount for mount in mounts if mount.point != top.point)
+    under = mountinfo.covering(directory, others)
     if under is None or top.device != under.device:
         return ""
     inside = directory.removeprefix(under.point.rstrip("/"))

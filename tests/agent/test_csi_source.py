@@ -8,7 +8,7 @@ import pytest
 
 from tests.csi_node_helper.world import Plugin
 from tests.linux.kernel import Kernel, make_group, make_kernel
-from tests.prepare.csi_world import CsiWorld, asked, make_plugin
+from tests.prepare.csi_world import REGISTERED, CsiWorld, asked, make_plugin
 from xce.agent.claims import Claims
 from xce.agent.csi_source import CsiSource
 from xce.agent.node import Node
@@ -94,11 +94,17 @@ class Agent:
         assert self.claims.close(10)
 
 
+@pytest.fixture(name="registry")
+def make_registry() -> str:
+    """Where the plugin registers; '' if the settings name it."""
+    return ""
+
+
 @pytest.fixture(name="agent")
-def make_agent(kernel: Kernel, tmp_path: Path, plugin: Plugin) -> Iterator[Agent]:
+def make_agent(kernel: Kernel, tmp_path: Path, plugin: Plugin, registry: str) -> Iterator[Agent]:
     plugin.renew()
     groups = make_group(tmp_path)
-    world = CsiWorld(tmp_path, next(groups), plugin=plugin)
+    world = CsiWorld(tmp_path, next(groups), plugin=plugin, registry=registry)
     agent = Agent(kernel, world)
     yield agent
     agent.close()
@@ -207,21 +213,29 @@ def test_statistics_that_hang_hold_up_no_release(agent: Agent) -> None:
     assert agent.world.rpcs()[-1] == "unstage"
 
 
-def test_a_plugin_that_is_gone_takes_its_values_along(agent: Agent) -> None:
-    agent.bind("b1")
-    agent.until(volume__vol1__bytes_used=300, fake__volumes=1)
-    agent.claims.ask(
-        lambda executor: executor.node.csi.configure(csi.Plugins()),  # type: ignore[attr-defined]
-        lambda _none: None,
-    )
-    agent.kernel.until(lambda: agent.readings() == {})
-    assert agent.node.states == {}
-    again = csi.Plugins(sockets={"fake": agent.world.plugin.socket})
-    agent.claims.ask(
-        lambda executor: executor.node.csi.configure(again),  # type: ignore[attr-defined]
-        lambda _none: None,
-    )
-    agent.until(volume__vol1__bytes_used=300, fake__volumes=1)
+class TestRegistered:
+    """The plugin comes and goes with its registrar's socket."""
+
+    @pytest.fixture
+    def registry(self, tmp_path: Path, plugin: Plugin) -> str:
+        """Beside the world's things."""
+        folder = tmp_path / "registry"
+        folder.mkdir()
+        return str(folder)
+
+    def test_a_plugin_that_is_gone_takes_its_values_along(self, agent: Agent, registry: str) -> None:
+        values = {"volume__vol1__bytes_used": 300, "fake_xce_example__volumes": 1}
+        agent.world.plugin.stop()
+        agent.world.plugin.control(registry=registry)
+        agent.world.plugin.start()
+        agent.bind("b1")
+        agent.until(**values)
+        Path(registry, f"{REGISTERED}-reg.sock").unlink()
+        agent.kernel.until(lambda: agent.readings() == {})
+        assert agent.node.states == {}
+        agent.world.plugin.stop()
+        agent.world.plugin.start()
+        agent.until(**values)
 
 
 def test_a_plugin_that_is_not_well_is_told_with_the_reason_and_keeps_its_values_for_a_while(

@@ -153,9 +153,9 @@ def test_a_call_that_waits_for_its_turn_and_is_given_up_is_never_made(world: Wor
 
 
 def test_a_hung_plugin_holds_up_no_other(world: World, tmp_path: Path) -> None:
+    world.know(sockets={"fake": world.plugin.socket, "other": world.plugin.socket})
     world.plugin.control(faults={"NodeStageVolume": {"hang": True}})
     assert world.client.ask("one", "fake", world.stage()) is None
-    world.client.configure(csi.Plugins(sockets={"fake": world.plugin.socket, "other": world.plugin.socket}))
     assert world.call(csi.Look(), key="two", plugin="other").outcome is Outcome.OK
 
 
@@ -273,7 +273,11 @@ def test_a_plugin_that_says_too_much_of_itself_is_shown_with_that_and_followed(w
 def test_a_helper_that_hangs_is_ended_and_its_calls_are_made_again(world: World) -> None:
     """All deadlines are its own: stopped, or stuck in a dead file system, it would be waited for for ever."""
     late = [0.0]
-    client = HelperClient(world.plugins, lambda: time.monotonic() + late[0], program=world.program)
+    client = HelperClient(
+        csi.Plugins(sockets={"fake": world.plugin.socket}),
+        lambda: time.monotonic() + late[0],
+        program=world.program,
+    )
     try:
         until("the plugin", lambda: (seen := client.seen("fake")) and seen.ready)
         first = client.pid

@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 from tests.csi_node_helper.world import World, until
-from xce.model import csi
 from xce.model.csi import Outcome
 
 pytestmark = pytest.mark.root
 NAME = "fake.xce.example"
 
 
-def register(world: World, also: str = "", **registrar: Any) -> str:
+def register(world: World, also: str = "", sockets: dict[str, str] | None = None, **registrar: Any) -> str:
     folder = world.place("registry")
     world.plugin.stop()
     world.plugin.control(registry=folder, also=also, registrar=registrar)
     world.plugin.start()
-    world.client.configure(csi.Plugins(registration=folder))
+    world.client.close()
+    world.know(registration=folder, sockets=sockets or {})
+    world.client.turn()
     return folder
 
 
@@ -31,7 +32,6 @@ def notified(world: World) -> dict[str, object]:
 
 
 def test_a_plugin_that_registers_is_used_by_its_own_name(world: World) -> None:
-    world.seen()
     register(world)
     seen = world.seen(NAME, asked=True)
     assert seen.registered
@@ -47,14 +47,12 @@ def test_a_plugin_that_registers_is_used_by_its_own_name(world: World) -> None:
     ids=["kind", "version"],
 )
 def test_one_that_does_not_fit_is_told_why(world: World, registrar: dict[str, Any], words: str) -> None:
-    world.seen()
     register(world, **registrar)
     assert words in str(notified(world)["error"])
     assert world.client.seen(NAME) is None
 
 
 def test_one_whose_socket_is_gone_is_let_go_and_comes_back(world: World) -> None:
-    world.seen()
     folder = register(world)
     world.seen(NAME, ready=True)
     world.plugin.stop()
@@ -66,11 +64,8 @@ def test_one_whose_socket_is_gone_is_let_go_and_comes_back(world: World) -> None
 
 
 def test_a_plugin_cannot_register_under_the_name_of_one_that_an_admin_has_written_down(world: World) -> None:
-    world.seen()
-    register(world, endpoint="/elsewhere/csi.sock")
-    folder = world.place("registry")
-    world.client.configure(csi.Plugins(sockets={NAME: world.plugin.socket}, registration=folder))
-    os.utime(f"{folder}/{NAME}-reg.sock")
+    register(world, endpoint="/elsewhere/csi.sock", sockets={NAME: world.plugin.socket})
+    world.seen(NAME, asked=True)
     until("a refusal", lambda: "has a plugin" in str(notified(world).get("error")))
     assert world.seen(NAME, asked=True).socket == world.plugin.socket
 
@@ -79,7 +74,6 @@ def test_a_registrar_that_hangs_keeps_no_other_waiting(world: World) -> None:
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(world.place("registry") + "/a-reg.sock")  # the first of the folder
         mute.listen()
-        world.seen()
         register(world)
         began = time.monotonic()
         world.seen(NAME, ready=True)
@@ -87,7 +81,6 @@ def test_a_registrar_that_hangs_keeps_no_other_waiting(world: World) -> None:
 
 
 def test_a_folder_full_of_sockets_takes_no_plugin_away(world: World) -> None:
-    world.seen()
     folder = register(world)
     world.seen(NAME, ready=True)
     with contextlib.ExitStack() as mutes:
@@ -100,7 +93,6 @@ def test_a_folder_full_of_sockets_takes_no_plugin_away(world: World) -> None:
 
 def test_of_two_registrars_of_one_plugin_the_second_stays_when_the_first_is_gone(world: World) -> None:
     """As when a new release of a vendor's calls its socket otherwise, and is started beside the old one."""
-    world.seen()
     folder = register(world, also="new-reg.sock")
     until("both", lambda: len(world.plugin.calls("NotifyRegistrationStatus")) == 2)
     os.unlink(f"{folder}/{NAME}-reg.sock")
@@ -110,6 +102,5 @@ def test_of_two_registrars_of_one_plugin_the_second_stays_when_the_first_is_gone
 
 @pytest.mark.parametrize("endpoint", ["/a\0b", "/" + "a" * 200])
 def test_an_endpoint_that_is_no_path_of_a_socket_is_shown(world: World, endpoint: str) -> None:
-    world.seen()
     register(world, endpoint=endpoint)
     assert world.seen(NAME, asked=False, ready=False).problem != ""

@@ -117,9 +117,12 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.plugin = Plugin(folder / "plugin")
-        self.plugins = csi.Plugins(sockets={"fake": self.plugin.socket})
         self.program = program(folder)
-        self.client = HelperClient(self.plugins, time.monotonic, program=self.program)
+        self.know(sockets={"fake": self.plugin.socket})
+
+    def know(self, **plugins: Any) -> None:
+        """A helper that is started with these plugins."""
+        self.client = HelperClient(csi.Plugins(**plugins), time.monotonic, program=self.program)
 
     def call(
         self, call: csi.Call, *, key: str = "k", plugin: str = "fake", s: float | None = None

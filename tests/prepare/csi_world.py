@@ -42,6 +42,8 @@ WORDS = {
 }
 """What a provider says; the last one means nothing here."""
 SIZE = 1 << 20
+REGISTERED = "fake.xce.example"
+"""What the plugin calls itself when it registers."""
 HIDDEN = ("battery-staple", "made-of-glass", "attached-by-thread", "horse-drawn-cart", "lun-of-this-host")
 
 
@@ -54,6 +56,9 @@ class CsiWorld(World):
 
     def __init__(self, place: Path, group: Cgroup, *, plugin: Plugin, **overrides: Any) -> None:
         self.plugin, self.options = plugin, list[str]()
+        self.registry: str = overrides.pop("registry", "")
+        """Where the plugin registers; '' if the settings name it."""
+        self.name = REGISTERED if self.registry else "fake"
         for name in ("vol1", "solo", "fixed", "locked"):
             self.plugin.volume(name, data=f"payload of {name}")
         place.mkdir(exist_ok=True)
@@ -68,15 +73,15 @@ class CsiWorld(World):
             "vol1": msgspec.structs.replace(
                 self.volume("vol1", secrets=str(self.secrets)), options=self.options
             ),
-            "flagged": Volume(options=[FLAG], csi=CsiVolume(plugin="fake", id="vol1", **CONTEXTS)),
+            "flagged": Volume(options=[FLAG], csi=CsiVolume(plugin=self.name, id="vol1", **CONTEXTS)),
             "provided": Volume(
-                csi=CsiVolume(plugin="fake", context={"share": "of-the-profile", "kept": "x"})
+                csi=CsiVolume(plugin=self.name, context={"share": "of-the-profile", "kept": "x"})
             ),
             "solo": self.volume("solo", access=AccessMode.RWOP),
             "fixed": self.volume("fixed", access=AccessMode.ROX),
             "locked": msgspec.structs.replace(self.volume("locked"), read_only=True),
             "missing": self.volume("missing"),
-            "typed": Volume(type="ext4", options=["noatime"], csi=CsiVolume(plugin="fake", id="vol1")),
+            "typed": Volume(type="ext4", options=["noatime"], csi=CsiVolume(plugin=self.name, id="vol1")),
             "grouped": self.volume("vol1", group="4711"),
             **{access.value: self.volume("vol1", access=access) for access in AccessMode},
             "sized": self.volume("vol1", size_bytes=SIZE),
@@ -87,14 +92,17 @@ class CsiWorld(World):
         self.settings = msgspec.structs.replace(
             self.settings,
             profiles={"default": profile},
-            csi=Csi(plugins={"fake": self.plugin.socket}, helper=program(self.plugin.folder)),
+            csi=Csi(
+                plugins={} if self.registry else {"fake": self.plugin.socket},
+                registration=self.registry,
+                helper=program(self.plugin.folder),
+            ),
             remote_s=0.5,
         )
         super().start()
 
-    @staticmethod
-    def volume(name: str, **fields: Any) -> Volume:
-        return Volume(csi=CsiVolume(plugin="fake", id=name, **fields))
+    def volume(self, name: str, **fields: Any) -> Volume:
+        return Volume(csi=CsiVolume(plugin=self.name, id=name, **fields))
 
     def stop(self) -> None:
         self.node.csi.close()  # type: ignore[attr-defined]
