@@ -1,9 +1,10 @@
 """The broker's OpenMetrics endpoint: of the broker itself, and of all hosts, reporters and pools.
 
-A thread of its own, which is an ordinary client of the broker over its local socket: it shares nothing with
-the broker's loop and cannot hold it up. Each scrape asks for the status and a snapshot, which is counted and
-not kept (`tally.py`); scrapes that come sooner than `FRESH_S` share one. A broker that does not answer gives
-503 with the reason.
+Threads of its own, which are an ordinary client of the broker over its local socket: they share nothing with
+the broker's loop and cannot hold it up. A scrape asks for the status and a snapshot, which is counted and not
+kept (`tally.py`); scrapes that come together, or sooner than `FRESH_S`, share one. A broker that does not
+answer gives 503 with the reason. A scraper that is slow keeps its place until others want it: there are
+`PLACES`, `PER_ADDRESS` of them for one address, and a newcomer takes the oldest one's.
 
 The number of series is bounded, whatever the size of the cluster: hosts are counted by state, reporters
 summed by name (`NAMES` of them), and only what is in trouble is named with its place (`TROUBLED` of them).
@@ -12,10 +13,12 @@ summed by name (`NAMES` of them), and only what is in trouble is named with its 
 import contextlib
 import re
 import socket
+import socketserver
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client.core import (
@@ -40,7 +43,8 @@ NAMES = 200
 FRESH_S = 2.0
 TIMEOUT_S = 10.0
 CLIENT_S = 5.0
-"""A scraper that is slower than this is cut off."""
+"""A scraper that says or takes nothing for so long is cut off."""
+PLACES, PER_ADDRESS = 8, 2
 CLOSE_S = 1.0
 _WITHIN = re.compile(r"commits\.within_([0-9]+)_ms")
 OTHERS = "(others)"
@@ -215,6 +219,8 @@ class Exporter:
         self._broker, self._timeout, self._clock = broker, timeout, clock
         self._client: Client | None = None
         self._newest: tuple[float, list[Metric]] | None = None
+        self._asking = threading.Lock()
+        """For the client and what it has brought: one scraper asks at a time."""
         try:
             self._server = _Server((host, port), patience)
         except OSError as error:
@@ -245,19 +251,21 @@ class Exporter:
 
     def collect(self) -> list[Metric]:
         """The families of one scrape: a collector for prometheus_client. Raises `BrokerError`."""
-        now = self._clock()
-        if self._newest is None or now - self._newest[0] > FRESH_S:
-            client = self._client = self._client or Client(self._broker, timeout=self._timeout)
-            status = client.ask(StatusRequest(id=""))
-            tally = client.finish(Tally())
-            self._newest = (now, list(families(status, tally, self._clock() - now)))
-        return self._newest[1]
+        with self._asking:
+            now = self._clock()
+            if self._newest is None or now - self._newest[0] > FRESH_S:
+                client = self._client = self._client or Client(self._broker, timeout=self._timeout)
+                status = client.ask(StatusRequest(id=""))
+                tally = client.finish(Tally())
+                self._newest = (now, list(families(status, tally, self._clock() - now)))
+            return self._newest[1]
 
     def _serve(self) -> None:
         while not self._stop.is_set():
             self._server.handle_request()
-        if self._client is not None:
-            self._client.close()
+        with self._asking:
+            if self._client is not None:
+                self._client.close()
 
     def _app(self, environ: dict[str, object], start_response: Callable[..., object]) -> Iterable[bytes]:
         if environ["PATH_INFO"] not in {"/metrics", "/"}:
@@ -287,13 +295,16 @@ class _Handler(WSGIRequestHandler):
         return str(self.client_address[0])
 
 
-class _Server(WSGIServer):
-    """One request at a time: a scrape is rare, and more at once would cost the broker more."""
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    """A thread for each scraper that has a place."""
 
     request_queue_size = 16
+    daemon_threads, block_on_close = True, False
 
     def __init__(self, address: tuple[str, int], patience: float) -> None:
         self.patience = patience
+        self._scrapers: dict[socket.socket, str] = {}
+        """Who has a place, with the address, the oldest first."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -304,6 +315,24 @@ class _Server(WSGIServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Give a scraper a place, for which another one may have to go."""
+        address = str(client_address[0])
+        held = list(self._scrapers.items())
+        same = [one for one, its in held if its == address]
+        if len(same) >= PER_ADDRESS or len(held) >= PLACES:
+            oldest = same[0] if len(same) >= PER_ADDRESS else held[0][0]
+            self._scrapers.pop(oldest, None)
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread finds the end
+        self._scrapers[request] = address
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It is served, or gone."""
+        self._scrapers.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A scraper that went away, or was cut off, is nobody's concern."""

@@ -1,6 +1,7 @@
 """The endpoint: what a scrape gives can be parsed, is true, and is bounded, and no scraper can do harm."""
 
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -18,7 +19,7 @@ from tests.broker.test_views import NODE, POOL
 from tests.fakes.fed_agent import FedAgent
 from tests.fakes.live_broker import LiveBroker
 from tests.fakes.scripted_broker import Answers, ScriptedBroker
-from xce.broker.metrics import Exporter, MetricsError, families
+from xce.broker.metrics import PER_ADDRESS, PLACES, Exporter, MetricsError, families
 from xce.broker.tally import TROUBLED, Tally
 from xce.model.message import (
     BrokerStatus,
@@ -173,6 +174,24 @@ def test_a_scraper_that_says_nothing_is_cut_off_and_the_next_is_served(exporter:
         started = time.monotonic()
         assert "xce_broker_revision" in scrape(exporter)
         assert time.monotonic() - started < 5
+
+
+def test_scrapers_that_dribble_keep_nobody_from_the_page(tmp_path: Path) -> None:
+    """A byte now and then is no end of patience; they once had the page for themselves."""
+    with ScriptedBroker(broker, local=tmp_path / "b"):
+        exporter = Exporter("127.0.0.1:0", at(tmp_path / "b"), patience=60)
+        exporter.start()
+        slow = [socket.create_connection(("127.0.0.1", exporter.port)) for _ in range(2 * PLACES)]
+        for one in slow[-PER_ADDRESS:]:
+            one.sendall(b"GET /met")
+        started = time.monotonic()
+        assert "xce_broker_revision" in scrape(exporter)
+        assert time.monotonic() - started < 5
+        assert slow[0].recv(1) == b"", "the oldest had to go"
+        assert sum(thread.name.startswith("Thread-") for thread in threading.enumerate()) <= PLACES
+        exporter.close()
+        for one in slow:
+            one.close()
 
 
 @pytest.mark.parametrize("address", ["7401", "localhost:", "127.0.0.1:99999", "a b:1x"])
