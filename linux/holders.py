@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xce.linux import mountinfo, openfiles, proc
+from xce.linux.mountinfo import Mount
 from xce.linux.openfiles import OpenFile, OpenFiles
 
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
@@ -162,21 +163,54 @@ def _uses(pid: int, mount: int, point: str, proc_root: str) -> str:
     return ""
 
 
-def of_copies(point: str, device: str, *, proc_root: str = "/proc") -> list[Holder]:
-    """One process of each other mount namespace that has a mount of `device` at a path ending in `point`."""
-    seen, found = {_namespace("self", proc_root), ""}, []
+class Sought(NamedTuple):
+    """A mount of ours that was taken off: what its copies look like in other mount namespaces."""
+
+    point: str
+    device: str
+    root: str = ""
+    """As mountinfo has it; '': copies are told by their place alone."""
+    alone: bool = False
+    """Nobody else has a mount of that device and root. Otherwise who has one must say whose it is."""
+    mark: str = ""
+    """How he says it: `NAME=VALUE` among his variables."""
+
+
+def of_copies(sought: Sought, *, proc_root: str = "/proc") -> list[Holder]:
+    """One process of each other mount namespace that has a copy: a container, which has it elsewhere."""
+    done = {_namespace("self", proc_root), ""}
+    doubtful: set[str] = set()
+    ours = {(mount.point, mount.device) for mount in mountinfo.read(proc_root)}
+    found = []
     for name in os.listdir(proc_root):
         namespace = _namespace(name, proc_root) if name.isdecimal() else ""
-        if namespace in seen:
+        if namespace in done:
             continue
-        seen.add(namespace)
         with contextlib.suppress(OSError):
-            mounts = mountinfo.read(proc_root, name)
-            process = proc.process(int(name), proc_root)
-            if process and any(mount.device == device and mount.point.endswith(point) for mount in mounts):
+            if namespace not in doubtful:
+                copied = _has_copy(sought, mountinfo.read(proc_root, name), ours)
+                (doubtful if copied is None else done).add(namespace)
+                if copied is False:
+                    continue
+            if namespace in doubtful:
+                if not proc.has_variable(int(name), sought.mark, proc_root):
+                    continue
+                done.add(namespace)
+            if process := proc.process(int(name), proc_root):
                 how = f"mount namespace {namespace}"
                 found.append(Holder(process.pid, process.name, process.started, how))
     return found
+
+
+def _has_copy(sought: Sought, mounts: Iterable[Mount], ours: Collection[tuple[str, str]]) -> bool | None:
+    """Whether it is among the mounts of a namespace; None: one like it is."""
+    like = False
+    for mount in mounts:
+        if mount.device == sought.device:
+            if mount.point.endswith(sought.point):
+                return True
+            like |= mount.root == sought.root and (mount.point, mount.device) not in ours
+    return None if like and sought.mark else like and sought.alone
 
 
 def is_below(path: str, point: str) -> bool:

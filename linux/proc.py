@@ -47,6 +47,11 @@ def real_user(pid: int, proc_root: str = "/proc") -> int | None:
     return None
 
 
+def has_variable(pid: int, setting: str, proc_root: str = "/proc") -> bool:
+    """Whether a process was started with `NAME=VALUE` among its variables."""
+    return setting in _read(f"{proc_root}/{pid}/environ").split("\0")
+
+
 def processes(proc_root: str = "/proc") -> list[Process]:
     """All processes that can be seen."""
     numbers = (int(name) for name in os.listdir(proc_root) if name.isdigit())

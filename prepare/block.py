@@ -8,7 +8,7 @@ filter and file come from the same evidence.
 import os
 import stat
 
-from xce.prepare.mounts import ask, changed, found, having, make_point, need_visible, take_off
+from xce.prepare.mounts import Whose, ask, changed, found, having, make_point, need_visible, take_off
 from xce.prepare.owner import look_up
 from xce.prepare.step import ERRAND_S, At, Block, Csi, Done, Evidence, Note, Outcome, Plain, StepFailed, Wait
 
@@ -84,4 +84,5 @@ class BlockHandler(Plain[Block]):
 
     def undo(self, step: Block, evidence: Evidence, at: At) -> Outcome:
         """Take it off; whoever has the device open keeps it there, and is named."""
-        return take_off(step.point, having(kind="tmpfs", source=_SOURCE), evidence, at)
+        ours = having(kind="tmpfs", source=_SOURCE)
+        return take_off(step.point, ours, evidence, at, whose=Whose.BINDING)

@@ -15,7 +15,16 @@ from xce.prepare import names
 from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
 from xce.prepare.mounts import own_directory, remove_point
-from xce.prepare.render import CDI_KIND, INSIDE, cdi, cdi_name, device_variables, env_file, name_variable
+from xce.prepare.render import (
+    BINDING,
+    CDI_KIND,
+    INSIDE,
+    cdi,
+    cdi_name,
+    device_variables,
+    env_file,
+    name_variable,
+)
 from xce.prepare.step import (
     At,
     Bind,
@@ -151,7 +160,7 @@ def _mount(name: str, point: str, *, read_only: bool) -> dict[str, Any]:
 
 
 def _variables(step: Environment, at: At, devices: list[Resolved], *, inside: bool) -> dict[str, str]:
-    rendered = {"XCE_BINDING": step.binding, "XCE_CLAIM": step.claim, **device_variables(devices)}
+    rendered = {BINDING: step.binding, "XCE_CLAIM": step.claim, **device_variables(devices)}
     for mount in _mounts(at):
         rendered[name_variable("XCE_DIR_", mount["name"])] = mount["inside" if inside else "point"]
     for other, evidence in at.earlier:

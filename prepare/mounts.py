@@ -8,10 +8,12 @@ of `Node.mounts`. A mount in use is not hidden but waited for, and whoever uses 
 import errno
 import os
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any
 
 from xce.linux import holders, mountinfo
 from xce.linux.mountinfo import Mount
+from xce.prepare.render import BINDING
 from xce.prepare.step import (
     ERRAND_S,
     At,
@@ -31,6 +33,17 @@ from xce.prepare.step import (
 _BUSY_S = 0.5
 _PEER_S = 0.05
 IsOurs = Callable[[Mount], bool]
+
+
+class Whose(Enum):
+    """Who has mounts of the same directory."""
+
+    BINDING = auto()
+    """One binding alone."""
+    CLAIMANTS = auto()
+    """Each binding one of its own, and strangers may have it too."""
+    ALL = auto()
+    """One for all bindings."""
 
 
 def at_point(point: str, at: At) -> list[Mount]:
@@ -108,7 +121,7 @@ def changed(evidence: Evidence, at: At, *, read_only: bool) -> str:
     return ""
 
 
-def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At) -> Outcome:
+def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whose: Whose) -> Outcome:
     """Unmount what is ours, if nobody has it elsewhere either, and remove the mount point."""
     there = at_point(point, at)
     if there:
@@ -119,11 +132,24 @@ def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At) -> Outcome:
                 return Wait(_BUSY_S, words, blocker=True)
             return Done()  # it was there before us
         return unmount(top, at)
-    if "mount" in evidence and (copies := holders.of_copies(point, evidence["device"])):
+    if "mount" in evidence and (copies := _copies(point, evidence, at, whose)):
         who = ", ".join(str(copy) for copy in copies[:4])
         return Wait(_BUSY_S, f"{point} is still mounted elsewhere: {who}", blocker=True)
     remove_point(point)
     return Done()
+
+
+def _copies(point: str, evidence: Evidence, at: At, whose: Whose) -> list[holders.Holder]:
+    """In other mount namespaces, a container's above all, where it is called otherwise."""
+    return holders.of_copies(
+        holders.Sought(
+            point,
+            evidence["device"],
+            root=evidence["root"] if whose is not Whose.ALL else "",
+            alone=whose is Whose.BINDING,
+            mark=f"{BINDING}={at.binding}" if whose is Whose.CLAIMANTS else "",
+        )
+    )
 
 
 def unmount(top: Mount, at: At, words: str = "") -> Wait:
@@ -246,7 +272,7 @@ class BindHandler(Plain[Bind]):
         if "root" not in evidence:
             return Done()  # it was not even looked at
         ours = having(device=evidence["device"], root=evidence["root"])
-        return take_off(step.point, ours, evidence, at)
+        return take_off(step.point, ours, evidence, at, whose=Whose.CLAIMANTS)
 
 
 def _probe(point: str, at: At) -> str:
@@ -315,7 +341,7 @@ class StageHandler(Plain[Stage]):
         """Take it off after the last of its users."""
         if at.peers:
             return Done()
-        return take_off(step.point, having(**_staged(step)), evidence, at)
+        return take_off(step.point, having(**_staged(step)), evidence, at, whose=Whose.ALL)
 
 
 def _staged(step: Stage) -> dict[str, str]:

@@ -11,8 +11,9 @@ from typing import Any
 
 from xce.prepare.devices import Resolved
 
-CDI_VERSION = "1.0.0"
 CDI_KIND = "xce.dev/claim"
+BINDING = "XCE_BINDING"
+"""The variable that says whose a process is."""
 INSIDE = "/xce"
 """Where mounts and devices of volumes are in a container."""
 _CDI_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
@@ -76,7 +77,11 @@ def cdi(
     devices: Sequence[Resolved],
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """A CDI specification with one device, the binding: `podman run --device xce.dev/claim=b1042`."""
+    """A CDI specification with one device, the binding: `podman run --device xce.dev/claim=b1042`.
+
+    Its version is the lowest that has all that is in it: an engine refuses what is newer than itself, and a
+    file of 1.x has nothing that one of 0.5 lacks here.
+    """
     files = {file.path: file for one in devices for file in one.files}
     edits: dict[str, Any] = {"env": [f"{name}={value}" for name, value in sorted(variables.items())]}
     if files:
@@ -100,8 +105,10 @@ def cdi(
             }
             for mount in mounts
         ]
+    name = cdi_name(binding)
+    newer = name[0].isdecimal() or any(file.inside for file in files.values())
     return {
-        "cdiVersion": CDI_VERSION,
+        "cdiVersion": "0.5.0" if newer else "0.3.0",
         "kind": CDI_KIND,
-        "devices": [{"name": cdi_name(binding), "containerEdits": edits}],
+        "devices": [{"name": name, "containerEdits": edits}],
     }

@@ -17,6 +17,7 @@ from xce.linux.mountinfo import Mount
 from xce.model.profile import Limit
 from xce.prepare.mounts import (
     IsOurs,
+    Whose,
     ask,
     changed,
     found,
@@ -160,7 +161,7 @@ class ScratchHandler(Plain[Scratch]):
         """Take it off; what was in it goes with it."""
         if not evidence.keys() & {"way", "mount"}:
             return Done()  # nothing was made yet
-        outcome = take_off(step.point, _ours(step, evidence), evidence, at)
+        outcome = take_off(step.point, _ours(step, evidence), evidence, at, whose=Whose.BINDING)
         if not step.root or not isinstance(outcome, Done):
             return outcome
         return self._clear(step, evidence, at)

@@ -80,9 +80,9 @@ def test_a_mount_copied_into_another_namespace_is_named_by_a_process_in_it(mount
     _, point = mounted
     status = os.stat(point)
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-    assert holders.of_copies(str(point), device) == []
+    assert holders.of_copies(holders.Sought(str(point), device)) == []
     sitter = Sitter("pass", before=["unshare", "-m", "--propagation", "private"])
-    [found] = holders.of_copies(str(point), device)
+    [found] = holders.of_copies(holders.Sought(str(point), device))
     assert found.pid == sitter.process.pid
     assert found.how.startswith("mount namespace mnt:[")
     sitter.leave()

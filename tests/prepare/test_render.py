@@ -1,6 +1,7 @@
 """What consumers are told comes from one record."""
 
 import jsonschema
+import msgspec
 
 from xce.prepare import render
 from xce.prepare.devices import File, Resolved
@@ -46,11 +47,20 @@ def test_a_binding_is_one_cdi_device() -> None:
     mounts = [{"point": "/run/x/in", "inside": "/xce/in", "read_only": True}]
     found = render.cdi("b7", {"A": "1"}, [Resolved(id="GPU-1", kind="gpu", files=[GPU])], mounts)
     jsonschema.validate(found, CDI_SCHEMA)
-    assert (found["cdiVersion"], found["kind"]) == ("1.0.0", "xce.dev/claim")
+    assert (found["cdiVersion"], found["kind"]) == ("0.3.0", "xce.dev/claim")
     [device] = found["devices"]
     assert device["name"] == "b7"
     assert device["containerEdits"]["deviceNodes"][0]["path"] == "/dev/nvidia2"
     assert device["containerEdits"]["mounts"][0]["options"] == ["bind", "nosuid", "nodev", "ro"]
+
+
+def test_a_cdi_file_is_of_the_lowest_version_that_has_all_that_is_in_it() -> None:
+    """What is newer than an engine is no file for it at all; podman 4.2, of EL 8, knows 0.4."""
+    volume = msgspec.structs.replace(GPU, inside="/xce/disk")
+    renamed = render.cdi("b7", {}, [Resolved(id="volume disk", kind="volume", files=[volume])], [])
+    jsonschema.validate(renamed, CDI_SCHEMA)
+    assert renamed["cdiVersion"] == "0.5.0", "a path on the host that is another one"
+    assert render.cdi("7", {"A": "1"}, [], [])["cdiVersion"] == "0.5.0", "a name that begins with a digit"
 
 
 def test_a_binding_whose_name_is_no_cdi_name_gets_one() -> None:
@@ -73,6 +83,7 @@ _EDITS = {
                 "additionalProperties": False,
                 "properties": {
                     "path": _TEXT,
+                    "hostPath": _TEXT,
                     "type": {"enum": ["b", "c", "u", "p"]},
                     "major": {"type": "integer"},
                     "minor": {"type": "integer"},
@@ -114,4 +125,4 @@ CDI_SCHEMA = {
         },
     },
 }
-"""The part of the CDI specification that we write (tags.cncf.io/container-device-interface, 1.0.0)."""
+"""The part of the CDI specification that we write (tags.cncf.io/container-device-interface)."""
