@@ -15,6 +15,7 @@ import msgspec
 import zmq
 
 from bench.children import connects, free_port, python, started, wait_for
+from bench.job import zmtp
 from bench.job.hub import Follower, Hub, Mirror, Send, Server, Values, decode_report
 from bench.job.shared import Job
 
@@ -41,10 +42,13 @@ class Floor(Hub):
             wait_for(lambda: connects(("127.0.0.1", port)), child, "accepting")
             yield Server(child, str(port))
 
+    def wrap(self, host: int, report: bytes) -> bytes:
+        """One message of one frame."""
+        return zmtp.framed(report)
+
     def connect(self, job: Job) -> list[Send]:
-        """One DEALER per host."""
-        CONTEXT.max_sockets = job.hosts + 16
-        return [dealer(job.address).send for _ in range(job.hosts)]
+        """One DEALER per host, as far as the server can tell."""
+        return [zmtp.Link(job.address).send for _ in range(job.hosts)]
 
     def follow(self, job: Job, mirror: Mirror) -> Follower:
         """Become the one watcher."""

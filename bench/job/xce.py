@@ -2,6 +2,7 @@
 
 Over a unix socket, or over loopback TCP: with CURVE, or without beside peers that have no keys. The
 hosts' ticks were encoded beforehand; their sequence, run, number and time are written in before each send.
+Without keys they are written to a plain socket, as those of the peers are (`zmtp`); CURVE is left to ZeroMQ.
 """
 
 import functools
@@ -10,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import zmq
 
 from bench import product
-from bench.job import reports
-from bench.job.floor import CONTEXT, dealer, endpoint
+from bench.job import reports, zmtp
+from bench.job.floor import CONTEXT, endpoint
 from bench.job.hub import Follower, Hub, Mirror, Send, Server
 from bench.job.reports import HEADS, RUN_MARK, SEQUENCE_MARK, Frame, host_name
 from bench.job.shared import Job
@@ -39,6 +41,16 @@ _AT_ONCE = 500
 """Hellos that are out at one time."""
 
 
+class _Link(Protocol):
+    """The connection of a host."""
+
+    send: Send
+    """Of one message, as `Xce.wrap` makes it."""
+
+    def messages(self, timeout_s: float) -> list[bytes]:
+        """What has come; if that is nothing, what comes within the time."""
+
+
 class Xce(Hub):
     """The broker on its unix socket."""
 
@@ -46,7 +58,7 @@ class Xce(Hub):
     curve = False
 
     def __init__(self) -> None:
-        self._sockets: list[zmq.Socket[bytes]] = []
+        self._links: list[_Link] = []
 
     @contextmanager
     def serve(self, work: Path, job: Job) -> Iterator[Server]:
@@ -60,31 +72,37 @@ class Xce(Hub):
             else:
                 yield Server(child, broker.local)
 
+    def wrap(self, host: int, report: bytes) -> bytes:
+        """A message on its way, whatever is in it."""
+        return zmtp.framed(report)
+
     def frame(self, job: Job, host: int, variant: int) -> Frame:
         """A tick with the new values of two reporters."""
-        return Frame(tick(host, variant, job.values), heads=HEADS)
+        return Frame(self.wrap(host, tick(host, variant, job.values)), heads=HEADS)
 
     def connect(self, job: Job) -> list[Send]:
         """Connect and say hello; welcomed hosts have still to report everything."""
-        CONTEXT.max_sockets = job.hosts + 64
-        for host in range(job.hosts):
-            socket = _secured(job, product.AGENT_KEY) if job.keys else dealer(job.address)
-            socket.send(hello(job.first + host))
-            self._sockets.append(socket)
-            if host % _AT_ONCE == _AT_ONCE - 1:
-                self._welcomed(len(self._sockets) - _AT_ONCE)
-        self._welcomed(len(self._sockets) - job.hosts % _AT_ONCE)
-        return [socket.send for socket in self._sockets]
+        for host in range(job.first, job.first + job.hosts):
+            link = self._link(job)
+            link.send(self.wrap(host, hello(host)))
+            self._links.append(link)
+            if not len(self._links) % _AT_ONCE:
+                self._welcomed(self._links[-_AT_ONCE:])
+        self._welcomed(self._links[len(self._links) // _AT_ONCE * _AT_ONCE :])
+        return [link.send for link in self._links]
+
+    def _link(self, job: Job) -> _Link:
+        return zmtp.Link(job.address)
 
     def seed(self, job: Job, sends: list[Send]) -> None:
         """The whole table of each host."""
-        for host, send in enumerate(sends):
-            whole = Frame(tick(job.first + host, 0, job.values, full=True), heads=HEADS)
+        for host, send in enumerate(sends, job.first):
+            whole = Frame(self.wrap(host, tick(host, 0, job.values, full=True)), heads=HEADS)
             send(whole.stamp(time.monotonic_ns(), 1))
-            send(reporters_news())
+            send(self.wrap(host, reporters_news()))
             if job.instances:
-                found = reports.inventory(job.first + host, job.instances)
-                send(codec.encode(InventoryNews(inventory=found)))
+                found = reports.inventory(host, job.instances)
+                send(self.wrap(host, codec.encode(InventoryNews(inventory=found))))
 
     def await_all(self, job: Job) -> None:
         """Ask the broker."""
@@ -105,9 +123,8 @@ class Xce(Hub):
         """A broker that asks for anything again has missed something."""
         time.sleep(0.2)
         said: Counter[str] = Counter()
-        for socket in self._sockets:
-            while socket.poll(0):
-                answer = codec.decode_from_broker(socket.recv())
+        for link in self._links:
+            for answer in map(codec.decode_from_broker, link.messages(0)):
                 if isinstance(answer, Resync | Refused):
                     said[repr(answer)] += 1
         return "; ".join(f"{count} times {answer}" for answer, count in said.most_common(3))
@@ -116,11 +133,12 @@ class Xce(Hub):
         """The client library."""
         return _Follower(job, mirror)
 
-    def _welcomed(self, first: int) -> None:
-        for socket in self._sockets[first:]:
-            if not socket.poll(_PATIENCE_S * 1000):
+    def _welcomed(self, links: list[_Link]) -> None:
+        for link in links:
+            answers = link.messages(_PATIENCE_S)
+            if not answers:
                 raise ConnectionError("the broker does not answer a hello")
-            answer = codec.decode_from_broker(socket.recv())
+            answer = codec.decode_from_broker(answers[0])
             if not isinstance(answer, Welcome):
                 raise ConnectionError(f"the broker does not welcome a host: {answer}")
 
@@ -145,6 +163,33 @@ class XceCurve(Xce):
 
     name, transport = "xce-broker CURVE", "tcp, CURVE"
     curve = True
+
+    def wrap(self, host: int, report: bytes) -> bytes:
+        """ZeroMQ puts its own head on it."""
+        return report
+
+    def _link(self, job: Job) -> _Link:
+        CONTEXT.max_sockets = job.hosts + 64
+        return _Secured(job)
+
+
+class _Secured:
+    """ZeroMQ's own connection, with the key of all agents."""
+
+    def __init__(self, job: Job) -> None:
+        own, broker = _key_files(job, product.AGENT_KEY)
+        self._socket = CONTEXT.socket(zmq.DEALER)
+        self._socket.linger = 0
+        self._socket.curve_serverkey = broker
+        self._socket.curve_publickey, self._socket.curve_secretkey = own.public, own.secret
+        self._socket.connect(endpoint(job.address))
+        self.send: Send = self._socket.send
+
+    def messages(self, timeout_s: float) -> list[bytes]:
+        found: list[bytes] = []
+        while self._socket.poll(0 if found else int(timeout_s * 1000)):
+            found.append(self._socket.recv())
+        return found
 
 
 class _Follower(Follower):
@@ -210,17 +255,6 @@ def hello(host: int) -> bytes:
 def reporters_news() -> bytes:
     """Both reporters are well."""
     return codec.encode(ReporterNews(reporters=dict(reports.STATES), full=True))
-
-
-def _secured(job: Job, name: str) -> "zmq.Socket[bytes]":
-    """A client's socket with one of the broker's accepted keys."""
-    own, broker = _key_files(job, name)
-    socket = CONTEXT.socket(zmq.DEALER)
-    socket.linger = 0
-    socket.curve_serverkey = broker
-    socket.curve_publickey, socket.curve_secretkey = own.public, own.secret
-    socket.connect(f"tcp://127.0.0.1:{job.address}")
-    return socket
 
 
 def _broker(job: Job) -> Broker:

@@ -1,12 +1,14 @@
 """The benchmarks' own parts: verdicts, stamps, protocols that they speak, and one small job in earnest."""
 
 import time
+from collections.abc import Iterator
 
 import pytest
+import zmq
 
 from bench.figures import Result, cells, figure, ratio, verdict
 from bench.goals import Goal
-from bench.job import redis, reports, xce
+from bench.job import redis, reports, xce, zmtp
 from bench.job.hubs import HUBS
 from bench.job.run import run
 from bench.job.shared import FLAT_OUT, Job
@@ -70,6 +72,48 @@ def test_replies_of_redis_are_parsed_wherever_the_stream_is_cut() -> None:
         first, rest = redis.parsed(data[:cut])
         second, rest = redis.parsed(rest + data[cut:])
         assert (first + second, rest) == (whole, b"")
+
+
+def test_frames_of_zmtp_are_split_wherever_the_stream_is_cut() -> None:
+    bodies = [b"", b"short", b"y" * 255, b"z" * 256]
+    data = b"".join(map(zmtp.framed, bodies))
+    for cut in range(len(data)):
+        first, rest = zmtp.split(data[:cut])
+        second, rest = zmtp.split(rest + data[cut:])
+        assert ([body for _, body in first + second], rest) == (bodies, b"")
+
+
+@pytest.fixture
+def router() -> Iterator["zmq.Socket[bytes]"]:
+    """A ROUTER of libzmq that drops who does not answer its pings at once."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger, socket.rcvtimeo = 0, 5000
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 20, 200
+        yield socket
+
+
+def test_a_plain_socket_speaks_with_a_zeromq_router(router: "zmq.Socket[bytes]") -> None:
+    link = zmtp.Link(str(router.bind_to_random_port("tcp://127.0.0.1")))
+    for body in (b"hello", b"x" * 300):
+        link.send(zmtp.framed(body))
+        name, said = router.recv_multipart()
+        assert said == body
+        router.send_multipart([name, said])
+        assert link.messages(5) == [body]
+
+
+def test_a_plain_socket_answers_pings(router: "zmq.Socket[bytes]") -> None:
+    link = zmtp.Link(str(router.bind_to_random_port("tcp://127.0.0.1")))
+    assert link.messages(0.5) == []
+    link.send(zmtp.framed(b"still here"))
+    assert router.recv_multipart()[1] == b"still here"
+
+
+def test_a_plain_socket_refuses_a_server_that_wants_keys(router: "zmq.Socket[bytes]") -> None:
+    router.curve_server = 1
+    router.curve_publickey, router.curve_secretkey = zmq.curve_keypair()
+    with pytest.raises(ConnectionError, match="closed"):
+        zmtp.Link(str(router.bind_to_random_port("tcp://127.0.0.1")))
 
 
 def test_a_small_job_on_the_floor_loses_nothing_and_costs_something() -> None:
