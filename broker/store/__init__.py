@@ -15,7 +15,7 @@ import msgspec
 
 from xce.model.fact import Fact
 
-ANSWERS = 100_000
+ANSWERS = 20_000
 """How many of the newest answers are remembered."""
 ROOM = 4096
 """How many batches may wait for the disk."""

@@ -6,7 +6,7 @@
     facts.copy               the last backup that was asked for
 
 `facts.db` is made under another name and renamed when complete, so that one that is empty or has no tables
-was damaged later. `facts.head` is written after each commit: a database that ends before it has lost facts.
+was damaged later. `facts.head` is written soon after a commit: a database that ends before it has lost facts.
 Nothing here repairs or deletes: what is damaged is refused, or kept aside when an admin accepts that.
 
 The database is opened with locking_mode EXCLUSIVE: then SQLite keeps the index of its log in memory.
@@ -42,9 +42,12 @@ STEPS: Sequence[str] = (
     INSERT INTO trial VALUES (x'00');
     """,
     "SELECT 1",  # the tables stay: from here on a row may have several facts or answers, see sqlite.py
+    "ALTER TABLE facts ADD COLUMN answers BLOB",  # those that came with the facts; NULL: none, or older
 )
 """Step n takes the schema from version n to n + 1. Add steps; never change one that was released."""
 
+LOG_BYTES = 32 + 1000 * (24 + 4096)
+"""So long the log gets before SQLite begins it anew (its format, and wal_autocheckpoint's default)."""
 BUSY_S = 2.0
 """How long another program's lock on the database (an admin's sqlite3) is waited for when opening it."""
 
@@ -127,8 +130,21 @@ def _open_whole(place: Place, steps: Sequence[str]) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         _take_steps(connection, steps, place.directory)
+        _lay_out(place.wal)
         undo.pop_all()
     return connection
+
+
+def _lay_out(log: Path) -> None:
+    """Write zeros where the log will be, which SQLite takes for its end: where a file does not grow, its sync
+    has only data to write, and waits for no other file. Without room for that the log grows as it is written.
+    """
+    with contextlib.suppress(OSError):
+        status = os.statvfs(log.parent)
+        missing = LOG_BYTES - log.stat().st_size
+        if missing > 0 and status.f_bavail * status.f_frsize > 16 * LOG_BYTES:
+            with log.open("ab") as file:
+                file.write(bytes(missing))
 
 
 def check(connection: sqlite3.Connection, base: Path, *, known: int, at_least: int = 0) -> int:

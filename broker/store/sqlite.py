@@ -3,8 +3,9 @@
 `SqliteStore` is the loop's side: a queue in, outcomes out, nothing that blocks. `_Recorder` is the thread's
 side and owns the connection that writes. Which files there are, and whether they are whole, is `files.py`'s.
 
-A row of `facts` is one fact, or the list of those of one batch, because many rows cost more than all else. A
-row of `answers` is one answer, or, without an op_id, the list of those of one batch.
+All facts of a commit are one row of `facts`, with the answers that came with them: one row is one statement,
+and statements cost more than all else. Answers without any fact are a row of `answers`. Rows of older schemas
+have one fact, or one answer under its op_id.
 
 A commit that fails is rolled back whole and the same connection goes on. After an I/O error in the sync
 itself a transaction that was reported as not recorded can be found recorded if the machine dies right then;
@@ -13,6 +14,7 @@ the caller's op_id makes asking again safe in both cases.
 
 import contextlib
 import gc
+import heapq
 import os
 import queue
 import sqlite3
@@ -20,41 +22,36 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from xce.broker.store import ANSWERS, ROOM, Answer, Batch, Loaded, Outcome, StoreError, TooNew, files
+from xce.broker.store import ANSWERS, ROOM, Batch, Loaded, Outcome, StoreError, TooNew, files
 from xce.model.fact import Checkpoint, Fact
 
 TRIAL_S = 1.0
 IDLE_S = 60.0
 READ_S = 10.0
-LARGEST_INSERT = 256
+WITNESS_S = 0.1
+"""How far `facts.head` may be behind: nobody waits for it, and the next commit should not."""
 TRIM_EVERY = 1000
+_FACTS, _ANSWERS = "INSERT INTO facts VALUES (?, ?, ?)", "INSERT INTO answers VALUES (?, ?, ?, ?, ?)"
+Remembered: TypeAlias = tuple[str, str, bytes]
+"""The key of an answer, the digest of its request, and the answer."""
+_answers = msgspec.msgpack.Decoder(list[Remembered]).decode
 _LISTS = frozenset(bytes([head]) for head in (*range(0x90, 0xA0), 0xDC, 0xDD))
 """Heads of MessagePack arrays."""
 
 
 class _Item(NamedTuple):
-    """A batch on its way, encoded."""
+    """A batch on its way."""
 
     token: int
     generation: int
-    revisions: list[int]
-    """Of its facts."""
-    facts: list[tuple[int, bytes]]
-    """Rows."""
-    answers: int
-    """How many."""
-    answer: tuple[str, str, bytes]
-    """One row with all of them."""
+    batch: Batch
     since: float
-    checkpoint: int
-    """Facts before this revision are not needed any more; 0: all are."""
 
 
 class SqliteStore:
@@ -83,7 +80,6 @@ class SqliteStore:
             self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, self._event)
             self._resources = undo.pop_all()
-        self._encoder = msgspec.msgpack.Encoder()
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._decided: deque[Outcome] = deque()
         self._waiting: deque[int] = deque()
@@ -107,7 +103,7 @@ class SqliteStore:
         gc.disable()  # hundreds of thousands of new objects and no garbage: collecting doubles the time
         try:
             facts, answers = self._recorder.read()
-            remembered = {op_id: (digest, answer) for op_id, digest, answer in reversed(answers)}
+            remembered = {op_id: (digest, answer) for op_id, digest, answer in answers}
             return Loaded(_decoded(self._place.base, facts), remembered)
         finally:
             if collecting:
@@ -117,31 +113,9 @@ class SqliteStore:
         """See `Store.submit`."""
         if len(self._waiting) >= self._room or self._closed:
             return False
-        revisions = [fact.revision for fact in batch.facts]
-        mark = max((one.revision for one in batch.facts if isinstance(one.change, Checkpoint)), default=0)
-        item = _Item(
-            token=token,
-            generation=self._generation,
-            revisions=revisions,
-            facts=self._fact_rows(batch.facts, one_by_one=bool(mark)),
-            answers=len(batch.answers),
-            answer=self._answer_row(batch.answers),
-            since=time.monotonic(),
-            checkpoint=mark,
-        )
         self._waiting.append(token)
-        self._inbox.put(item)
+        self._inbox.put(_Item(token, self._generation, batch, time.monotonic()))
         return True
-
-    def _fact_rows(self, facts: list[Fact], *, one_by_one: bool) -> list[tuple[int, bytes]]:
-        """Beside a checkpoint each fact has its own row, so that those before it can go."""
-        if len(facts) > 1 and not one_by_one:
-            return [(facts[-1].revision, self._encoder.encode(facts))]
-        return [(fact.revision, self._encoder.encode(fact)) for fact in facts]
-
-    def _answer_row(self, answers: dict[str, Answer]) -> tuple[str, str, bytes]:
-        rows = [(op_id, digest, answer) for op_id, (digest, answer) in answers.items()]
-        return rows[0] if len(rows) == 1 and rows[0][0] else ("", "", self._encoder.encode(rows))
 
     def fileno(self) -> int:
         """See `Store.fileno`."""
@@ -195,14 +169,17 @@ class SqliteStore:
                 self._commit(batches)
             elif self._fault and not stopping and not self._attempt(self._recorder.trial):
                 os.eventfd_write(self._event, 1)
+            self._recorder.witness(at_once=stopping)
 
     def _take(self) -> list[_Item | None]:
         """All that waits; empty when nothing came for a while."""
-        items: list[_Item | None] = []
-        with contextlib.suppress(queue.Empty):
-            items.append(self._inbox.get(timeout=TRIAL_S if self._fault else IDLE_S))
-            while True:
-                items.append(self._inbox.get_nowait())
+        idle_s = TRIAL_S if self._fault else WITNESS_S if self._recorder.unwitnessed() else IDLE_S
+        try:
+            items = [self._inbox.get(timeout=idle_s)]
+        except queue.Empty:
+            return []
+        while not self._inbox.empty():
+            items.append(self._inbox.get_nowait())
         return items
 
     def _commit(self, items: list[_Item]) -> None:
@@ -220,16 +197,15 @@ class SqliteStore:
                 self._failed = first.generation
                 self._decided.append(Outcome(first.token, misfit, (now - first.since) * 1000))
         os.eventfd_write(self._event, 1)
-        self._recorder.witness()
 
     def _split(self, items: list[_Item]) -> tuple[list[_Item], str]:
         """The items before the first one whose revisions do not follow, and what is wrong with that one."""
         last = self._recorder.revision
         for index, item in enumerate(items):
-            for revision in item.revisions:
-                if revision != last + 1:
-                    return items[:index], f"internal error: fact {revision} does not follow {last}"
-                last = revision
+            for fact in item.batch.facts:
+                if fact.revision != last + 1:
+                    return items[:index], f"internal error: fact {fact.revision} does not follow {last}"
+                last = fact.revision
         return items, ""
 
     def _attempt(self, write: Callable[[], None]) -> str:
@@ -258,87 +234,115 @@ class _Recorder:
         self.revision: int = execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
         self._number: int = execute("SELECT coalesce(max(number), 0) FROM answers").fetchone()[0]
         self._identity = self._identities()
-        self.witness()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._witnessed, self._witnessed_at = 0, 0.0
+        self.witness(at_once=True)
 
     def record(self, items: Iterable[_Item]) -> None:
         """Everything in one transaction, one sync; raises with nothing of it done."""
-        revision, number = self.revision, self._number
-        facts: list[Any] = []
-        answers: list[Any] = []
-        checkpoint = 0
-        for item in items:
-            checkpoint = max(checkpoint, item.checkpoint)
-            for row in item.facts:
-                revision = row[0]
-                facts.extend(row)
-            if item.answers:
-                number += item.answers
-                answers.extend((number, *item.answer, revision))
-        with self._transaction():
-            self._insert("facts", 2, facts)
-            self._insert("answers", 5, answers)
-            if checkpoint:
-                self._connection.execute("DELETE FROM facts WHERE revision < ?", (checkpoint,))
-            if number // TRIM_EVERY != self._number // TRIM_EVERY:
-                self._connection.execute(
-                    "DELETE FROM answers WHERE number <= ?", (number - self._keep_answers,)
-                )
-        self.revision, self._number = revision, number
+        facts = [fact for item in items for fact in item.batch.facts]
+        answers = [(key, *answer) for item in items for key, answer in item.batch.answers.items()]
+        packed = self._encode(answers) if answers else None
+        if not facts:
+            if packed is not None:
+                self._record_answers(packed, len(answers))
+            return
+        if mark := max((one.revision for one in facts if one.change.__class__ is Checkpoint), default=0):
+            self._record_checkpoint(facts, mark, packed)
+        else:
+            body = self._encode(facts if len(facts) > 1 else facts[0])
+            with self._whole():
+                self._connection.execute(_FACTS, (facts[-1].revision, body, packed))
+        self.revision = facts[-1].revision
 
-    def witness(self) -> None:
-        """Note how far the record goes. Nobody waits for it."""
-        files.write_head(self._place, self.revision)
+    def _record_answers(self, packed: bytes, count: int) -> None:
+        number = self._number + count
+        with self._whole(), self._transaction() as execute:
+            execute(_ANSWERS, (number, "", "", packed, self.revision))
+            if number // TRIM_EVERY != self._number // TRIM_EVERY:
+                execute("DELETE FROM answers WHERE number <= ?", (number - self._keep_answers,))
+        self._number = number
+
+    def _record_checkpoint(self, facts: list[Fact], mark: int, packed: bytes | None) -> None:
+        """Facts before it go, answers stay. Each fact has its own row, so that those before it can go."""
+        with self._whole(), self._transaction() as execute:
+            remembered = self._remembered()
+            execute("DELETE FROM facts")
+            execute("DELETE FROM answers")
+            if remembered:
+                self._number += len(remembered)
+                execute(_ANSWERS, (self._number, "", "", self._encode(remembered), self.revision))
+            for fact in facts:
+                if fact.revision >= mark:
+                    answers = packed if fact is facts[-1] else None
+                    execute(_FACTS, (fact.revision, self._encode(fact), answers))
+
+    def unwitnessed(self) -> bool:
+        """Whether `facts.head` is behind."""
+        return self._witnessed != self.revision
+
+    def witness(self, *, at_once: bool = False) -> None:
+        """Note how far the record goes, now and then. Nobody waits for it."""
+        now = time.monotonic()
+        if at_once or (self._witnessed != self.revision and now - self._witnessed_at >= WITNESS_S):
+            self._witnessed, self._witnessed_at = self.revision, now
+            files.write_head(self._place, self.revision)
 
     def trial(self) -> None:
         """Write as much as a group of facts would; raises if that does not work."""
-        with self._transaction():
+        with self._whole():
             self._connection.execute("UPDATE trial SET filler = randomblob(65536)")
 
-    def read(self) -> tuple[list[tuple[int, bytes]], list[tuple[str, str, bytes]]]:
-        """All rows of facts by revision, and the newest answers, newest first."""
+    def read(self) -> tuple[list[tuple[int, bytes]], list[Remembered]]:
+        """All rows of facts by revision, and the newest answers, oldest first."""
         if not self._alone.acquire(timeout=READ_S):
             raise StoreError(f"cannot read {self._place.base}: the disk did not answer within {READ_S:g} s")
         try:
             with files.in_words(self._place.base):
-                execute = self._connection.execute
-                facts = execute("SELECT revision, body FROM facts ORDER BY revision").fetchall()
-                newest = "SELECT op_id, digest, answer FROM answers ORDER BY number DESC LIMIT ?"
-                rows = execute(newest, (self._keep_answers,)).fetchall()
-                return facts, list(islice(_answers(rows), self._keep_answers))
+                facts = "SELECT revision, body FROM facts ORDER BY revision"
+                return self._connection.execute(facts).fetchall(), self._remembered()
         finally:
             self._alone.release()
+
+    def _remembered(self) -> list[Remembered]:
+        """The newest answers, oldest first. Those without a fact came after the fact of their revision."""
+        newest_first = (
+            "SELECT revision, op_id, digest, answer FROM answers ORDER BY number DESC LIMIT ?",
+            "SELECT revision, '', '', answers FROM facts WHERE answers IS NOT NULL"
+            " ORDER BY revision DESC LIMIT ?",
+        )
+        found = [self._connection.execute(one, (self._keep_answers,)).fetchall() for one in newest_first]
+        rows = heapq.merge(*found, key=lambda row: -row[0])
+        newest = list(islice(chain.from_iterable(map(_newest_first, rows)), self._keep_answers))
+        newest.reverse()
+        return newest
 
     def copy(self, target: Path) -> Path:
         """A copy of all that is committed; SQLite waits with it while a transaction is open."""
         return files.copy_database(self._connection, target)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        execute = self._connection.execute
+    def _whole(self) -> Iterator[None]:
+        """Nobody else uses the connection, and its files are those that were opened."""
         with self._alone:
             if self._identities() != self._identity:
                 raise OSError(
                     0, f"{self._place.base} was removed or replaced while the broker ran; restart it"
                 )
-            execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # SQLite ends some failed transactions by itself
-                    execute("ROLLBACK")
-                raise
+            yield
 
-    def _insert(self, table: str, columns: int, flat: list[Any]) -> None:
-        """Insert rows with few statements: each one gives up the interpreter's lock and waits to get it back.
-
-        Powers of two, so that few different statements are compiled, and those once.
-        """
-        done = 0
-        while rows := (len(flat) - done) // columns:
-            size = min(1 << (rows.bit_length() - 1), LARGEST_INSERT)
-            self._connection.execute(_insertion(table, columns, size), flat[done : done + size * columns])
-            done += size * columns
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Callable[..., object]]:
+        """More than one statement; a single one is a transaction by itself."""
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            yield execute
+            execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:  # SQLite ends some failed transactions by itself
+                execute("ROLLBACK")
+            raise
 
     def _identities(self) -> list[tuple[int, int]]:
         """Which files the names stand for. SQLite would go on writing into files that were deleted."""
@@ -346,20 +350,10 @@ class _Recorder:
         return [(status.st_dev, status.st_ino) for status in found]
 
 
-@lru_cache
-def _insertion(table: str, columns: int, rows: int) -> str:
-    row = "(" + ",".join("?" * columns) + ")"
-    return f"INSERT INTO {table} VALUES {','.join([row] * rows)}"  # noqa: S608 - no data in it
-
-
-def _answers(rows: Iterable[tuple[str, str, bytes]]) -> Iterator[tuple[str, str, bytes]]:
-    """The answers in rows, all newest first."""
-    decode = msgspec.msgpack.Decoder(list[tuple[str, str, bytes]]).decode
-    for op_id, digest, answer in rows:
-        if op_id:
-            yield op_id, digest, answer
-        else:
-            yield from reversed(decode(answer))
+def _newest_first(row: tuple[int, str, str, bytes]) -> Iterable[Remembered]:
+    """The answers in a row."""
+    _, op_id, digest, answer = row
+    return [(op_id, digest, answer)] if op_id else reversed(_answers(answer))
 
 
 def facts_of(copy: Path) -> list[Fact]:

@@ -94,15 +94,18 @@ def test_batches_are_recorded_and_reported_in_the_order_in_which_they_came(store
 def test_what_waits_while_the_disk_is_busy_goes_in_one_transaction(
     store: SqliteStore, tmp_path: Path
 ) -> None:
-    """A reader of the log sees its length: 200 waiting batches must not cost 200 commits."""
+    """A commit is a row: 200 waiting batches must not cost 200 of them."""
     with store._recorder._alone:  # a slow disk: the first commit has begun and does not end
-        frames = (tmp_path / "facts.db-wal").stat().st_size
         for revision in range(1, 202):
             assert store.submit(batch(revision), token=revision)
         assert store.completed() == []
     assert len(wait(store, 201)) == 201
     assert revisions(store) == list(range(1, 202))
-    assert (tmp_path / "facts.db-wal").stat().st_size - frames < 60 * 4096
+    assert store.close(10)
+    with sqlite3.connect(tmp_path / "facts.db") as connection:
+        (rows,) = connection.execute("SELECT count(*) FROM facts").fetchone()
+    connection.close()
+    assert rows <= 2
 
 
 def test_an_order_that_changed_nothing_is_remembered_too(store: SqliteStore) -> None:
@@ -380,21 +383,101 @@ def test_a_row_that_does_not_fit_is_named_when_loading(
     assert store.close(10)
 
 
-def test_a_store_with_a_row_for_each_fact_is_read_and_gone_on_with(tmp_path: Path) -> None:
-    """As the first version of the schema has them."""
-    store = SqliteStore(tmp_path, steps=files.STEPS[:1])
-    for number in (1, 2, 3):
-        put(store, number)
-    assert store.close(10)
+def older(directory: Path, schema: int, rows: str) -> None:
+    """Make the store one of a former version: its schema, and facts and answers in its rows."""
+    directory.joinpath("facts.db").unlink(missing_ok=True)
+    with sqlite3.connect(directory / "facts.db") as connection:
+        for step in files.STEPS[:schema]:
+            connection.executescript(step)
+        connection.execute(f"PRAGMA user_version = {schema}")
+        connection.executescript(rows)
+    connection.close()
+
+
+def in_hex(*of: object) -> str:
+    """A value for SQL: what it is in MessagePack."""
+    return f"x'{msgspec.msgpack.encode(of[0] if len(of) == 1 else of).hex()}'"
+
+
+@pytest.mark.parametrize(
+    ("schema", "rows"),
+    [
+        (
+            1,
+            f"INSERT INTO facts VALUES (1, {in_hex(fact(1))}), (2, {in_hex(fact(2))});"
+            f"INSERT INTO facts VALUES (3, {in_hex(fact(3))});"
+            "INSERT INTO answers VALUES (1, 'op-1', 'd', x'61', 1), (2, 'op-3', 'd', x'63', 3);",
+        ),
+        (
+            2,
+            f"INSERT INTO facts VALUES (2, {in_hex(fact(1), fact(2))}), (3, {in_hex(fact(3))});"
+            "INSERT INTO answers VALUES (1, 'op-1', 'd', x'61', 2),"
+            f" (3, '', '', {in_hex(('op-2', 'd', b'b'), ('op-3', 'd', b'c'))}, 3);",
+        ),
+    ],
+)
+def test_a_store_of_a_former_version_is_read_and_gone_on_with(tmp_path: Path, schema: int, rows: str) -> None:
+    older(tmp_path, schema, rows)
     store = SqliteStore(tmp_path)
     assert revisions(store) == [1, 2, 3]
+    before = list(store.load().answers)
+    assert before[0] == "op-1"
+    assert before[-1] == "op-3"
     assert put(store, 4, 5, 6).error is None
     assert store.close(10)
-    with pytest.raises(TooNew, match="it has schema 2, this version knows up to 1"):
-        SqliteStore(tmp_path, steps=files.STEPS[:1])
+    with pytest.raises(TooNew, match=f"it has schema 3, this version knows up to {schema}"):
+        SqliteStore(tmp_path, steps=files.STEPS[:schema])
     store = SqliteStore(tmp_path)
     assert revisions(store) == [1, 2, 3, 4, 5, 6]
+    assert list(store.load().answers) == [*before, "op-4", "op-5", "op-6"], "oldest first"
     assert store.close(10)
+
+
+def test_answers_are_remembered_in_the_order_in_which_they_were_given(store: SqliteStore) -> None:
+    """With facts or without: the oldest are forgotten first."""
+    put(store, 1)
+    assert store.submit(Batch([], {"nothing": ("d", b"x")}), token=2)
+    wait(store, 1)
+    put(store, 2, 3)
+    assert list(store.load().answers) == ["op-1", "nothing", "op-2", "op-3"]
+
+
+def test_a_checkpoint_forgets_facts_and_no_answers(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path, keep_answers=4)
+    put(store, 1, 2, 3)
+    assert store.submit(Batch([], {"nothing": ("d", b"x")}), token=2)
+    wait(store, 1)
+    mark = Fact(revision=4, change=Checkpoint(ledger=b"all of it"))
+    assert store.submit(Batch([mark], {"with-it": ("d", b"y")}), token=3)
+    assert wait(store, 1)[0].error is None
+    assert list(store.load().answers) == ["op-2", "op-3", "nothing", "with-it"]
+    put(store, 5)
+    assert list(store.load().answers) == ["op-3", "nothing", "with-it", "op-5"]
+    assert revisions(store) == [4, 5]
+    assert store.close(10)
+
+
+def test_the_log_has_its_place_from_the_start_and_does_not_grow_with_each_commit(tmp_path: Path) -> None:
+    """The sync of a file that grows takes three writes instead of one, and waits for others' files."""
+    store, log = SqliteStore(tmp_path), tmp_path / "facts.db-wal"
+    before = log.stat()
+    for revision in range(1, 21):
+        put(store, revision)
+    after = log.stat()
+    assert (after.st_size, after.st_blocks) == (before.st_size, before.st_blocks)
+    assert before.st_size == files.LOG_BYTES
+    assert store.close(10)
+
+
+def test_the_witness_follows_soon_and_at_the_end(store: SqliteStore, tmp_path: Path) -> None:
+    put(store, 1, 2, 3)
+    deadline = time.monotonic() + 10
+    while files.read_head(files.Place(tmp_path)) != 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    put(store, 4)
+    assert store.close(10)
+    assert files.read_head(files.Place(tmp_path)) == 4
 
 
 def test_facts_before_a_checkpoint_are_forgotten_with_it_and_the_rest_goes_on(
@@ -434,18 +517,18 @@ def test_an_older_schema_is_brought_up_by_its_steps_and_a_newer_one_refused(tmp_
     assert revisions(store) == [1]
     assert store.close(10)
     with sqlite3.connect(tmp_path / "facts.db") as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (4,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (5,)
         assert connection.execute("SELECT note FROM facts").fetchall() == [(None,)]
     connection.close()
     before = (tmp_path / "facts.db").read_bytes()
-    with pytest.raises(TooNew, match="it has schema 4, this version knows up to 2"):
+    with pytest.raises(TooNew, match="it has schema 5, this version knows up to 3"):
         SqliteStore(tmp_path, start_empty=True)
     assert (tmp_path / "facts.db").read_bytes() == before
 
 
 def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
     filled(tmp_path, 3)
-    with pytest.raises(StoreError, match=r"cannot bring the store to schema 3: .*left at schema 2"):
+    with pytest.raises(StoreError, match=r"cannot bring the store to schema 4: .*left at schema 3"):
         SqliteStore(tmp_path, steps=[*files.STEPS, "CREATE TABLE half (x); SELECT no_such_function()"])
     store = SqliteStore(tmp_path)
     assert revisions(store) == [1, 2, 3]
