@@ -21,11 +21,12 @@ from tests.prepare.world import World
 from xce.linux import mountinfo, syscalls
 from xce.linux.cgroup import Cgroup
 from xce.linux.mountinfo import Mount
-from xce.model.claim import AccessMode, Ask, MountAsk
+from xce.model.claim import AccessMode, Ask, BindingState, MountAsk
 from xce.model.profile import Csi, CsiVolume, Volume
 from xce.prepare.csi import paths
 from xce.prepare.entry import Report
 
+READY, RELEASED, FAILED = BindingState.READY, BindingState.RELEASED, BindingState.FAILED
 SECRET = "correct-horse"
 FLAG = "password=battery-staple"
 CONTEXTS: dict[str, Any] = {
@@ -182,3 +183,18 @@ def make_csi_world(tmp_path: Path, plugin: Plugin) -> Iterator[CsiWorld]:
     yield world
     world.close()
     next(groups, None)
+
+
+def ready(csi: CsiWorld, source: str = "vol1", *, mount: dict[str, Any] | None = None, **fields: Any) -> str:
+    """A binding that has a volume; `mount` is more of what is asked of it, `fields` of the order."""
+    report = csi.bind(asked(source, **(mount or {})), **fields)
+    assert (report.state, report.reason) == (READY, "")
+    return report.binding
+
+
+def gone(csi: CsiWorld, *bindings: str, within: float = 20) -> None:
+    """Release bindings; nothing is left of them."""
+    for binding in bindings:
+        csi.executor.release(op_id=f"end-{binding}", epoch=1, binding=binding)
+    csi.until(lambda: all(csi.report(one).state is RELEASED for one in bindings), within)
+    assert csi.leftovers() == []

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.prepare.csi_world import CsiWorld, asked
+from tests.prepare.csi_world import FAILED, READY, RELEASED, CsiWorld, asked, gone, ready
 from tests.prepare.world import ALICE
 from xce.linux import disks
 from xce.linux.mountinfo import Mount
@@ -19,7 +19,6 @@ from xce.model.claim import AccessMode, BindingState, Consumer
 from xce.model.profile import Claims, Csi, CsiVolume, Profile, Volume, problems
 from xce.prepare.csi import usage
 
-READY, RELEASED, FAILED = BindingState.READY, BindingState.RELEASED, BindingState.FAILED
 root = pytest.mark.root
 TRY = """
 import os, sys
@@ -54,21 +53,9 @@ def device_number(csi: CsiWorld) -> int:
     return os.stat(csi.target()).st_rdev
 
 
-def ready(csi: CsiWorld, source: str = "raw", **fields: Any) -> str:
-    report = csi.bind(asked(source, **fields.pop("mount", {})), **fields)
-    assert (report.state, report.reason) == (READY, "")
-    return report.binding
-
-
-def gone(csi: CsiWorld, binding: str) -> None:
-    csi.executor.release(op_id=f"end-{binding}", epoch=1, binding=binding)
-    csi.until(lambda: csi.report(binding).state is RELEASED, 20)
-    assert csi.leftovers() == []
-
-
 @root
 def test_a_job_gets_the_device_of_the_volume_and_no_other(csi: CsiWorld) -> None:
-    binding = ready(csi)
+    binding = ready(csi, "raw")
     (call,) = csi.plugin.calls("NodePublishVolume")
     assert "block" in call["volume_capability"]
     about = device(csi, binding).stat()
@@ -87,7 +74,7 @@ def test_a_job_gets_the_device_of_the_volume_and_no_other(csi: CsiWorld) -> None
 
 @root
 def test_what_a_consumer_is_told_names_the_device_on_the_host_and_in_a_container(csi: CsiWorld) -> None:
-    binding = ready(csi)
+    binding = ready(csi, "raw")
     assert csi.variables(binding)["XCE_DEVICE_M"] == str(device(csi, binding))
     (cdi,) = (csi.place / "cdi").iterdir()
     edits = json.loads(cdi.read_text())["devices"][0]["containerEdits"]
@@ -120,7 +107,7 @@ def test_a_device_is_read_only_if_anybody_says_so_whatever_the_plugin_does(
 
 @root
 def test_two_consumers_have_one_device_each_in_its_own_way(csi: CsiWorld) -> None:
-    writer, reader = ready(csi), ready(csi, mount={"read_only": True})
+    writer, reader = ready(csi, "raw"), ready(csi, "raw", mount={"read_only": True})
     assert csi.rpcs() == ["stage", "publish"]
     assert tried(csi, reader, device(csi, reader)) == ["ok", "Operation not permitted"]
     gone_first = csi.release(writer)
@@ -132,7 +119,7 @@ def test_two_consumers_have_one_device_each_in_its_own_way(csi: CsiWorld) -> Non
 @root
 def test_after_its_release_a_consumer_that_goes_on_cannot_open_the_device(csi: CsiWorld) -> None:
     consumer = Consumer(name="job-7", user="alice")
-    first, second = ready(csi, consumer=consumer), csi.bind(asked("fixed"), consumer=consumer).binding
+    first, second = ready(csi, "raw", consumer=consumer), csi.bind(asked("fixed"), consumer=consumer).binding
     path = loop(csi)
     assert tried(csi, first, path) == ["ok", "ok"]
     csi.executor.release(op_id="e", epoch=1, binding=first)
@@ -143,7 +130,7 @@ def test_after_its_release_a_consumer_that_goes_on_cannot_open_the_device(csi: C
 
 @root
 def test_who_has_the_device_open_is_waited_for_and_named(csi: CsiWorld) -> None:
-    binding = ready(csi)
+    binding = ready(csi, "raw")
     with device(csi, binding).open("rb"):
         report = csi.release(binding)
         assert report.state is BindingState.RELEASING
@@ -190,7 +177,7 @@ def test_a_device_that_this_node_has_mounted_is_no_volume(csi: CsiWorld, tmp_pat
 
 @root
 def test_a_target_that_becomes_another_device_is_told(csi: CsiWorld) -> None:
-    binding = ready(csi)
+    binding = ready(csi, "raw")
     subprocess.run(["mount", "--bind", "/dev/loop-control", csi.target()], check=True)
     csi.executor.check()
     assert csi.target() in csi.report(binding).note
@@ -200,7 +187,7 @@ def test_a_target_that_becomes_another_device_is_told(csi: CsiWorld) -> None:
 
 @root
 def test_a_restart_of_the_agent_changes_nothing_for_a_device(csi: CsiWorld) -> None:
-    binding = ready(csi)
+    binding = ready(csi, "raw")
     csi.plugin.stop()
     csi.restart()
     csi.executor.check()

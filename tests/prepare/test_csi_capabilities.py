@@ -2,11 +2,10 @@
 
 import pytest
 
-from tests.prepare.csi_world import CsiWorld, asked
-from xce.model.claim import AccessMode, BindingState
+from tests.prepare.csi_world import FAILED, READY, CsiWorld, asked, gone
+from xce.model.claim import AccessMode
 
 pytestmark = pytest.mark.root
-READY, RELEASED, FAILED = BindingState.READY, BindingState.RELEASED, BindingState.FAILED
 STAGE, STATS, EXPAND, MULTI_WRITER, MOUNT_GROUP = 1, 2, 3, 5, 6
 PLAIN = {AccessMode.RWO: 1, AccessMode.RWOP: 1, AccessMode.ROX: 3, AccessMode.RWX: 5}
 EXACT = {AccessMode.RWO: 7, AccessMode.RWOP: 6, AccessMode.ROX: 3, AccessMode.RWX: 5}
@@ -26,13 +25,6 @@ def told(csi: CsiWorld) -> set[str]:
     calls = csi.plugin.calls("NodeStageVolume") + csi.plugin.calls("NodePublishVolume")
     assert len(calls) >= 2
     return {" ".join(call["volume_capability"].split()) for call in calls}
-
-
-def gone(csi: CsiWorld, *bindings: str) -> None:
-    for binding in bindings:
-        csi.executor.release(op_id=f"end-{binding}", epoch=1, binding=binding)
-    csi.until(lambda: all(csi.report(one).state is RELEASED for one in bindings), 20)
-    assert csi.leftovers() == []
 
 
 @pytest.mark.parametrize("access", AccessMode)

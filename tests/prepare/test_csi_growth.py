@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.prepare.csi_world import SIZE, WORDS, CsiWorld, asked
-from xce.model.claim import BindingState
+from tests.prepare.csi_world import FAILED, READY, SIZE, WORDS, CsiWorld, asked, gone
 from xce.prepare.csi.survey import in_use
 
 pytestmark = pytest.mark.root
-READY, RELEASED, FAILED = BindingState.READY, BindingState.RELEASED, BindingState.FAILED
 SIZED = WORDS | {"capacity_bytes": str(SIZE)}
 LARGER = WORDS | {"capacity_bytes": str(2 * SIZE)}
 
@@ -24,12 +22,6 @@ def grown(csi: CsiWorld) -> list[int]:
 def expands(csi: CsiWorld) -> list[dict[str, Any]]:
     calls = csi.plugin.calls("NodeExpandVolume")
     return [call | {"capacity_range": int(call["capacity_range"].split()[1])} for call in calls]
-
-
-def gone(csi: CsiWorld, binding: str) -> None:
-    csi.executor.release(op_id=f"end-{binding}", epoch=1, binding=binding)
-    csi.until(lambda: csi.report(binding).state is RELEASED, 20)
-    assert csi.leftovers() == []
 
 
 def size_of(csi: CsiWorld) -> tuple[int, str]:
