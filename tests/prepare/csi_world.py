@@ -7,7 +7,6 @@ volume's setting.
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import pytest
 from tests.csi_node_helper.world import Plugin, program
 from tests.linux.kernel import make_group
 from tests.prepare.world import World
-from xce.linux import mountinfo, syscalls
+from xce.linux import mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.linux.mountinfo import Mount
 from xce.model.claim import AccessMode, Ask, BindingState, MountAsk
@@ -129,15 +128,10 @@ class CsiWorld(World):
         )
 
     def reboot(self) -> None:
-        """Everything of this boot is gone but the disk; the plugin, too, is another process."""
-        self.stop()
-        for point in reversed(self.mounts()):
-            syscalls.umount2(point, syscalls.MNT_DETACH)
-        subprocess.run(["rm", "-rf", "--one-file-system", self.settings.directory], check=True)
+        """The plugin, too, is another process; and the inventory is known."""
         self.plugin.stop()
         self.plugin.start()
-        self.boot = f"{self.boot}+"
-        self.start()
+        super().reboot()
         self.executor.resume(self.instances)
 
     def kept(self) -> bytes:

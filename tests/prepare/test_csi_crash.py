@@ -13,7 +13,8 @@ import pytest
 
 from tests.csi_node_helper.world import Plugin
 from tests.prepare.csi_world import SIZE, WORDS, CsiWorld, asked
-from tests.prepare.test_crash_matrix import Point, Watch
+from tests.prepare.points import Point, Watch
+from tests.prepare.test_crash_matrix import die
 from tests.prepare.world import World
 from xce.model.claim import BindingState
 from xce.prepare.csi.survey import in_use
@@ -71,8 +72,7 @@ def run(made: CsiWorld, watch: Watch, name: str, at: Point | None) -> None:
     before, act, _ = SCENARIOS[name]
     with closing(made) as csi:
         before(csi)
-        watch.passed.clear()
-        watch.at = at
+        watch.begin(at)
         act(csi)
 
 
@@ -80,7 +80,7 @@ def run(made: CsiWorld, watch: Watch, name: str, at: Point | None) -> None:
 def test_c_csi_05_killed_at_every_point_it_goes_on_by_itself(
     fast: Path, world: World, plugin: Plugin, name: str
 ) -> None:
-    watch = Watch(None)
+    watch = Watch(die)
     whole = world.group.child("whole")
     whole.create()
     run(CsiWorld(fast / "whole", whole, plugin=plugin, mark=watch), watch, name, None)
@@ -96,7 +96,7 @@ def test_c_csi_05_killed_at_every_point_it_goes_on_by_itself(
         pid = os.fork()  # noqa: TID251 - it is killed, and this is what it takes
         if pid == 0:
             try:
-                watch = Watch(None)
+                watch = Watch(die)
                 run(CsiWorld(place, group, plugin=plugin, mark=watch), watch, name, at)
             finally:
                 os._exit(3)

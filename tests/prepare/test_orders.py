@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from tests.prepare.world import FULL_ASK, OTHER, OWN, World
-from xce.linux import syscalls
 from xce.model.claim import Ask, BindingState, MountAsk
 from xce.model.instance import Health
 from xce.prepare.entry import StepState
@@ -101,29 +100,12 @@ def test_a_restart_redoes_nothing(world: World) -> None:
     assert world.executor.journal.orders()[report.binding][1] == world.executor.entries[report.binding].works
 
 
-def reboot(world: World) -> None:
-    """A new boot id, no mounts, no control groups, an empty /run; directories on disk are still there."""
-    world.stop()
-    for point in reversed(world.mounts()):
-        syscalls.umount2(point, syscalls.MNT_DETACH)
-    for group in world.group.children():
-        group.kill()
-        while not group.remove():
-            pass
-    for path in sorted(Path(world.settings.directory).rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    for path in Path(world.settings.cdi_directory).iterdir():
-        path.unlink()
-    world.boot = "boot-2"
-    world.start()
-
-
 def test_c_sta_05_after_a_reboot_nothing_is_ready_by_the_record_alone(world: World) -> None:
     one = world.bind(FULL_ASK, cards=["full"])
     two = world.bind(Ask(), cards=["zero"])
     kept = Path(world.variables(one.binding)["XCE_DIR_OUT"], "result")
     kept.write_text("precious")
-    reboot(world)
+    world.reboot()
     world.executor.advance()
     for report in (one, two):
         assert world.report(report.binding).state is BindingState.PREPARING
@@ -141,7 +123,7 @@ def test_c_sta_05_after_a_reboot_nothing_is_ready_by_the_record_alone(world: Wor
 
 def test_what_waits_for_the_inventory_after_a_reboot_can_be_released(world: World) -> None:
     report = world.bind(FULL_ASK, cards=["full"])
-    reboot(world)
+    world.reboot()
     assert world.release(report.binding).state is RELEASED
     assert world.leftovers() == []
 
@@ -149,7 +131,7 @@ def test_what_waits_for_the_inventory_after_a_reboot_can_be_released(world: Worl
 def test_a_release_goes_on_after_a_reboot(world: World) -> None:
     report = world.bind(FULL_ASK, cards=["full"])
     world.executor.release(op_id="end", epoch=1, binding=report.binding)
-    reboot(world)
+    world.reboot()
     assert world.settled(report.binding).state is RELEASED
     assert world.leftovers() == []
 

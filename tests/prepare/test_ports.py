@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.prepare.test_orders import reboot
 from tests.prepare.world import World
 from xce.linux import local_ports
 from xce.model.claim import Ask, BindingState, PortsAsk
@@ -107,7 +106,7 @@ def test_a_port_that_a_stranger_took_over_a_reboot_is_not_said_to_be_the_jobs(
 ) -> None:
     report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[free])]))
     assert report.state is BindingState.READY
-    reboot(world)
+    world.reboot()
     with socket.create_server(("127.0.0.1", free)):
         world.executor.resume(world.instances)
         failed = world.settled(report.binding)

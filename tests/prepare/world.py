@@ -111,6 +111,10 @@ class World:
         self.instances = dict(INSTANCES)
         self.numbers = iter(range(1, 100_000))
         self.boot = BOOT
+        self.ahead = 0.0
+        """Of the real clock."""
+        self.each: Callable[[], object] = lambda: None
+        """Called again and again while something is waited for."""
         self.start()
 
     def start(self) -> None:
@@ -120,7 +124,8 @@ class World:
             "find_user": USERS.get,
             **self.overrides,
         }
-        self.node = local.node(self.settings, **arguments)
+        node = local.node(self.settings, **arguments)
+        self.node = node._replace(clock=lambda: time.monotonic() + self.ahead)
         self.journal = Journal(str(self.place / "state"))
         self.executor = Executor(self.journal, self.node, self.boot)
 
@@ -131,6 +136,20 @@ class World:
     def restart(self) -> None:
         """Stop and start."""
         self.stop()
+        self.start()
+
+    def reboot(self) -> None:
+        """A new boot id, no mounts, no control groups, an empty /run; directories on disk are still there."""
+        self.stop()
+        for point in reversed(self.mounts()):
+            syscalls.umount2(point, syscalls.MNT_DETACH)
+        for group in self.group.children():
+            group.kill()
+            while not group.remove():
+                time.sleep(0.001)
+        for place in (self.settings.directory, self.settings.cdi_directory):
+            subprocess.run(["rm", "-rf", "--one-file-system", place], check=True)
+        self.boot = f"{self.boot}+"
         self.start()
 
     def bind(
@@ -205,6 +224,7 @@ class World:
         while not (found := condition()):
             assert time.monotonic() < deadline, f"not in time: {self.executor.reports()}"
             wait = self.executor.advance()
+            self.each()
             time.sleep(min(wait if wait is not None else 0.01, 0.01))
         return found
 
