@@ -3,6 +3,7 @@
 Every call runs the core's invariants, so that each test of behaviour tests them too.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,8 +62,10 @@ class World:
         answers: list[Answered] | None = None,
         now: float = 1000.0,
         incarnation: str = "i1",
+        mark: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.now = now
+        """`mark` is called before and after each commit, and when all is said that follows from it."""
+        self.now, self.mark = now, mark
         self.facts: list[Fact] = list(facts or [])
         self.answers: list[Answered] = list(answers or [])
         self.commits = True
@@ -163,6 +166,7 @@ class World:
             answers=self.answers,
             now=self.now + after_s,
             incarnation="i2",
+            mark=self.mark,
         )
 
     # ------------------------------------------------------------------------------------------- seen
@@ -222,10 +226,13 @@ class World:
         self.sent.setdefault(peer.routing_id.decode(), []).append(codec.decode_from_broker(data))
 
     def _write(self, persist: Persist) -> None:
+        self.mark("before the commit")
         self.facts += persist.facts
         if persist.answer is not None:
             self.answers.append(persist.answer)
+        self.mark("after the commit")
         self._take(self.broker.committed(persist.ticket, self.now))
+        self.mark("after the answer")
 
 
 class Agent:

@@ -171,7 +171,7 @@ def passed(place: Path, group: Cgroup, scenario: Scenario) -> list[Point]:
 def assert_end(world: World, scenario: Scenario) -> None:
     """Everybody is where he should be, and after a release of all nothing is left."""
     for binding, state in scenario.end.items():
-        report = world.settled(binding, within=30)
+        report = world.over(binding)
         assert (report.state, report.note) == (state, ""), report
         if state is READY:
             assert world.evidence(binding, "filter")["devices"]

@@ -157,7 +157,7 @@ def reached(node: World, scenario: Scenario) -> dict[str, BindingState]:
     """The scenario's end; or what could not be made for want of room has failed, and says so."""
     end = dict(scenario.end)
     for binding, state in end.items():
-        report = node.settled(binding, within=30)
+        report = node.over(binding)
         if state is READY and report.state is FAILED and "No space left" in report.reason:
             end[binding] = FAILED
     return end

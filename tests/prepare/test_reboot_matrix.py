@@ -54,6 +54,6 @@ def rebooted(place: Path, group: Cgroup, scenario: Scenario, at: Point, *, told:
         node.executor.resume(node.instances)
         for binding in scenario.end:
             if not told and binding in node.executor.entries:
-                node.settled(binding)
+                node.over(binding)
         again(node, scenario)
         assert_end(node, scenario)

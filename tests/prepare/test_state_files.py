@@ -154,7 +154,7 @@ def goes_on(node: World, scenario: Scenario, found: Found) -> None:
         holds_on(node)
         taken_up(node)
         if node.journal.tombstone("b1") is None:
-            node.settled("b1")
+            node.over("b1")
     again(node, scenario)
     assert_end(node, scenario)
 
@@ -201,7 +201,7 @@ def unharmed(node: World, process: "subprocess.Popen[bytes]", found: Found) -> N
         holds_on(node)
         as_it_was()
         taken_up(node)
-    assert node.settled("b1").state is READY
+    assert node.over("b1").state is READY
     as_it_was()
     node.executor.check()
     assert node.report("b1").note == ""

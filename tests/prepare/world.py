@@ -46,6 +46,7 @@ INSTANCES = {
     "card-zero": Instance(id="card-zero", kind="card", attributes={"device_files": [OTHER]}),
 }
 BOOT = "boot-1"
+STEADY = {BindingState.READY, BindingState.RELEASED, BindingState.FAILED}
 
 _TRY = """
 import os, sys
@@ -209,14 +210,18 @@ class World:
 
     def settled(self, binding: str, within: float = 10) -> Report:
         """Work until the binding is ready, has ended, or is blocked."""
-        steady = {BindingState.READY, BindingState.RELEASED, BindingState.FAILED}
 
         def is_settled() -> Report | None:
             report = self.report(binding)
-            return report if report.state in steady or "blocked" in report.conditions else None
+            return report if report.state in STEADY or "blocked" in report.conditions else None
 
         found: Report = self.until(is_settled, within)
         return found
+
+    def over(self, binding: str, within: float = 30) -> Report:
+        """The same; what is busy for a moment has not ended."""
+        self.until(lambda: self.report(binding).state in STEADY, within)
+        return self.report(binding)
 
     def until(self, condition: Callable[[], Any], within: float = 10) -> Any:
         """Work until `condition` gives something."""
