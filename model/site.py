@@ -4,7 +4,8 @@ Pure. `check_site` wants placed documents, so that each error has its line. `sit
 documents that passed: it does not check again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -106,16 +107,8 @@ def _check_types(resources: Document[ResourcesFile]) -> list[ConfigError]:
 
 
 def _check_pools(resources: Document[ResourcesFile], types: Mapping[str, ResourceType]) -> list[ConfigError]:
-    errors = []
-    first: dict[str, int] = {}
+    _, errors = _check_once(resources, "pools", [pool.name for pool in resources.value.pools])
     for place, pool in enumerate(resources.value.pools):
-        where = ("pools", place, "name")
-        if problem := name_problem(pool.name):
-            errors.append(resources.error(where, problem))
-        if pool.name in first:
-            line = resources.line("pools", first[pool.name], "name")
-            errors.append(resources.error(where, f"is declared twice, first in line {line}", "remove one"))
-        first.setdefault(pool.name, place)
         for name, amount in pool.resources.items():
             at = ("pools", place, "resources", name)
             problem, hint = _declared_problem(types, name, POOLED)
@@ -148,18 +141,27 @@ def _check_names(hosts: Document[HostsFile]) -> list[ConfigError]:
     return errors
 
 
-def _check_groups(hosts: Document[HostsFile]) -> tuple[dict[str, int], list[ConfigError]]:
-    """Every group with the place of its first entry, and what is wrong with names."""
+def _check_once(
+    document: Document[Any], listed: str, names: Iterable[str]
+) -> tuple[dict[str, int], list[ConfigError]]:
+    """Every name with the place of its first entry in a list, and what is wrong with names."""
     errors = []
-    groups: dict[str, int] = {}
+    first: dict[str, int] = {}
+    for place, name in enumerate(names):
+        where = (listed, place, "name")
+        if problem := name_problem(name):
+            errors.append(document.error(where, problem))
+        if name in first:
+            line = document.line(listed, first[name], "name")
+            errors.append(document.error(where, f"is declared twice, first in line {line}", "remove one"))
+        first.setdefault(name, place)
+    return first, errors
+
+
+def _check_groups(hosts: Document[HostsFile]) -> tuple[dict[str, int], list[ConfigError]]:
+    """Every group with the place of its first entry, and what is wrong with them."""
+    groups, errors = _check_once(hosts, "groups", [group.name for group in hosts.value.groups])
     for place, group in enumerate(hosts.value.groups):
-        where = ("groups", place, "name")
-        if problem := name_problem(group.name):
-            errors.append(hosts.error(where, problem))
-        if group.name in groups:
-            line = hosts.line("groups", groups[group.name], "name")
-            errors.append(hosts.error(where, f"is declared twice, first in line {line}", "remove one"))
-        groups.setdefault(group.name, place)
         for item, text in enumerate(group.hosts):
             if problem := _expand_problem(text):
                 errors.append(hosts.error(("groups", place, "hosts", item), f"{text}: {problem}"))

@@ -5,6 +5,7 @@ from typing import Any
 
 from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options, UsageError
+from xce.model import human
 
 SUMMARY = "the claims of this host: list, show, plan, why, wait, release"
 PROGRAM = "xce-agent claim"
@@ -98,11 +99,9 @@ def _show(path: str, options: Options, name: str) -> int:
         }
         for label, text in fields.items():
             if text:
-                print(output.printable(f"{label:<10} {text}"))
+                print(human.printable(f"{label:<10} {text}"))
         for step in one["steps"]:
-            print(
-                output.printable(f"{'step':<10} {step['what']}: {step['state']} {_plain(step['evidence'])}")
-            )
+            print(human.printable(f"{'step':<10} {step['what']}: {step['state']} {_plain(step['evidence'])}"))
         print()
     return GOOD
 
@@ -185,14 +184,14 @@ def _why(path: str, _options: Options, name: str) -> int:
     found = _found(path, name)
     for one in found:
         prefix = f"{one['binding']}: " if len(found) > 1 else ""
-        print(output.printable(prefix + sentence(one)))
+        print(human.printable(prefix + sentence(one)))
     return GOOD if all(one["ready"] for one in found) else TROUBLE
 
 
 def _wait(path: str, options: Options, name: str) -> int:
     seconds = options.number("--wait", WAIT_S)
     found = client.ask(path, within_s=seconds + 5, op="wait", name=name, seconds=seconds)["bindings"]
-    print(output.printable(f"{', '.join(one['binding'] for one in found)} ready"))
+    print(human.printable(f"{', '.join(one['binding'] for one in found)} ready"))
     return GOOD
 
 
@@ -200,7 +199,7 @@ def _release(path: str, options: Options, name: str) -> int:
     seconds = options.number("--wait", WAIT_S) if options.has("--wait") else 0
     answer = client.ask(path, within_s=seconds + 5, op="unpublish", name=name, seconds=seconds)
     words = "is being released" if answer.get("releasing") else "is released"
-    print(f"{output.printable(name)} {words}")
+    print(f"{human.printable(name)} {words}")
     return GOOD
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options
+from xce.model import human
 
 Document = dict[str, Any]
 HEADERS = (
@@ -34,6 +35,6 @@ def _row(one: Document) -> tuple[str, ...]:
         *(one["source"], one["plugin"], one["volume"], one["state"], ", ".join(one["bindings"])),
         str(one["bytes"] or ""),
         *shown,
-        output.ago(one["statistics_age_s"]),
+        human.ago(one["statistics_age_s"]),
         "; ".join(filter(None, (one["unmet"], one["problem"], said))),
     )

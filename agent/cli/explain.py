@@ -6,7 +6,7 @@ from typing import Any
 
 from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options, UsageError
-from xce.agent.cli.output import ago, span
+from xce.model import human
 
 SUMMARY = "where a value comes from, why it is not there, and what the broker holds"
 PROGRAM = "xce-agent explain"
@@ -32,7 +32,7 @@ def run(argv: Sequence[str]) -> int:
         output.print_json(document)
     else:
         for label, text in lines(document):
-            print(output.printable(f"{label:<10} {text}".rstrip()))
+            print(human.printable(f"{label:<10} {text}".rstrip()))
     held, broker = document["held"], document["broker"]
     good = held and held["presence"] == "value" and broker["known"] and not broker["differs"]
     return GOOD if good else TROUBLE
@@ -68,9 +68,12 @@ def _value(document: Document) -> list[tuple[str, str]]:
     else:
         found.append(("type", "none: declare it in resources.yaml, or under 'types:' in the reporter's YAML"))
     if held:
-        age = f"{span(held['age_s'])} old, " if held["age_s"] is not None else ""
+        age = f"{human.span(held['age_s'])} old, " if held["age_s"] is not None else ""
         found.append(
-            ("freshness", f"{age}stale after {span(held['ttl_s'])}; unchanged for {span(held['since_s'])}")
+            (
+                "freshness",
+                f"{age}stale after {human.span(held['ttl_s'])}; unchanged for {human.span(held['since_s'])}",
+            )
         )
     return found
 
@@ -81,13 +84,16 @@ def _source(reporter: Document | None) -> list[tuple[str, str]]:
     script = f", script {reporter['script']}" if reporter["script"] else ""
     found = [("reporter", f"{reporter['name']} ({reporter['state']}) {reporter['path']}{script}")]
     if reporter["last_run_s"] is not None:
-        took = f", took {span(reporter['took_s'])}" if reporter["took_s"] is not None else ""
+        took = f", took {human.span(reporter['took_s'])}" if reporter["took_s"] is not None else ""
         user = f", as {reporter['user']}" if reporter["user"] else ""
         found.append(
-            ("last run", f"{ago(reporter['last_run_s'])}{took}, {reporter['exit'] or 'still running'}{user}")
+            (
+                "last run",
+                f"{human.ago(reporter['last_run_s'])}{took}, {reporter['exit'] or 'still running'}{user}",
+            )
         )
     if reporter["next_run_s"] is not None:
-        found.append(("next run", f"in {span(reporter['next_run_s'])}"))
+        found.append(("next run", f"in {human.span(reporter['next_run_s'])}"))
     if reporter["cause"]:
         found.append(("trouble", reporter["cause"]))
     found += [("stderr", line) for line in reporter["stderr"].splitlines()[-5:]]
@@ -104,13 +110,13 @@ def _others(document: Document) -> list[tuple[str, str]]:
     for one in held["rivals"]:
         text = f" ({one['text']})" if one["text"] else ""
         found.append(
-            ("rival", f"{one['reporter']} gives it too{text}, {ago(one['ago_s'])}, and is not taken")
+            ("rival", f"{one['reporter']} gives it too{text}, {human.ago(one['ago_s'])}, and is not taken")
         )
     for one in held["history"][1:]:
         reading = one["reading"]
         absent = isinstance(reading, dict)
         was = reading.get("presence", "") if absent else json.dumps(reading, ensure_ascii=False)
-        found.append(("before", f"{was}, {ago(one['ago_s'])}"))
+        found.append(("before", f"{was}, {human.ago(one['ago_s'])}"))
     return found
 
 

@@ -11,6 +11,7 @@ from xce.agent.cli import GOOD, TROUBLE, inventory_clear, machine, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.picture.plan import Plan, shown
 from xce.agent.probe import attributes
+from xce.model import human
 from xce.model.instance import Health, Instance, ill
 
 SUMMARY = "the node's GPUs, slices, NICs and ports, and whether they may be used"
@@ -135,13 +136,13 @@ def _table(listed: Sequence[Instance], names: dict[str, str]) -> list[str]:
             ]
             for one in listed
         ]
-        rows = [[output.printable(cell) for cell in row] for row in rows]
+        rows = [[human.printable(cell) for cell in row] for row in rows]
         widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
         room = WIDTH - sum(widths) - 2 * (len(widths) - 1) + widths[2]
         if room >= min(widths[2], LEAST_PRODUCT):
             break
     room = max(room, len("PRODUCT"))
-    return output.plain(headers, [[*row[:2], _cut(row[2], room), *row[3:]] for row in rows])
+    return human.table(headers, [[*row[:2], _cut(row[2], room), *row[3:]] for row in rows])
 
 
 def _reasons(listed: Sequence[Instance], names: dict[str, str]) -> Iterator[str]:
@@ -234,7 +235,7 @@ def _cut(words: str, room: int) -> str:
 def _wrapped(label: str, words: str) -> list[str]:
     """A label and words within the width, further lines set in."""
     return textwrap.wrap(
-        output.printable(f"{label} {words}"), WIDTH, subsequent_indent="    ", break_on_hyphens=False
+        human.printable(f"{label} {words}"), WIDTH, subsequent_indent="    ", break_on_hyphens=False
     )
 
 
@@ -248,7 +249,7 @@ def _one(found: machine.Seen, name: str, *, as_json: bool) -> int:
     else:
         for label, words in details(one, found.instances):
             folded = textwrap.wrap(
-                output.printable(words), WIDTH - 24, break_on_hyphens=False, break_long_words=False
+                human.printable(words), WIDTH - 24, break_on_hyphens=False, break_long_words=False
             )
             for at, line in enumerate(folded):
                 print(f"{'' if at else label:<23} {line}")

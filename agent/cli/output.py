@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from xce.model import human
+
 STYLES = {
     "synced": "green",
     "available": "green",
@@ -37,18 +39,11 @@ STYLES = {
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print rows under headers (no headers: just columns)."""
-    shown = [[printable(cell) for cell in row] for row in rows]
+    shown = [[human.printable(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _rich(headers, shown)
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in plain(headers, shown)))
-
-
-def plain(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a plain table."""
-    lines = [*([list(headers)] if headers else []), *([cell or "-" for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+        sys.stdout.write("".join(f"{line}\n" for line in human.table(headers, shown)))
 
 
 def print_json(thing: Any) -> None:
@@ -59,30 +54,6 @@ def print_json(thing: Any) -> None:
 def fail(program: str, message: str) -> None:
     """Say on stderr why a command ends."""
     print(f"{program}: {message}", file=sys.stderr)
-
-
-def printable(text: str) -> str:
-    """Text with everything escaped that could do something to a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def span(seconds: float | None) -> str:
-    """A span of time as a person says it: `250 ms`, `12 s`, `5 min`, `3 h`, `2 d`; '' for None."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{max(0.0, seconds) * 1000:.0f} ms"
-    for unit, size, below in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600)):
-        if seconds < below:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"
-
-
-def ago(seconds: float | None) -> str:
-    """`12 s ago`; '' for None."""
-    return "" if seconds is None else f"{span(seconds)} ago"
 
 
 def _rich(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

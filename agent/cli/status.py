@@ -7,7 +7,7 @@ from typing import Any
 
 from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
 from xce.agent.cli.options import Options, UsageError
-from xce.agent.cli.output import ago, span
+from xce.model import human
 
 SUMMARY = "what the agent, its link and its reporters are doing, and what is wrong"
 PROGRAM = "xce-agent status"
@@ -83,7 +83,7 @@ def show(status: Status) -> None:
     if status["trouble"]:
         print()
         for line in status["trouble"]:
-            print(output.printable(line))
+            print(human.printable(line))
 
 
 def head(status: Status) -> list[tuple[str, str]]:
@@ -92,7 +92,7 @@ def head(status: Status) -> list[tuple[str, str]]:
     lines = [
         (
             "agent",
-            f"{agent['name']}, pid {agent['pid']}, running for {span(agent['running_s'])}, "
+            f"{agent['name']}, pid {agent['pid']}, running for {human.span(agent['running_s'])}, "
             f"{agent['software']}, {agent['memory_kb'] // 1024} MB",
         ),
         ("broker", _link(link)),
@@ -116,10 +116,10 @@ def row(reporter: Status) -> tuple[str, ...]:
         reporter["name"],
         reporter["state"],
         _presences(reporter["values"]),
-        span(reporter["age_s"]),
-        ago(reporter["last_run_s"]),
-        f"in {span(reporter['next_run_s'])}" if reporter["next_run_s"] is not None else "",
-        span(reporter["took_s"]),
+        human.span(reporter["age_s"]),
+        human.ago(reporter["last_run_s"]),
+        f"in {human.span(reporter['next_run_s'])}" if reporter["next_run_s"] is not None else "",
+        human.span(reporter["took_s"]),
         str(reporter["runs"]) if counted else "",
         str(reporter["failures"]) if counted else "",
     )
@@ -128,9 +128,9 @@ def row(reporter: Status) -> tuple[str, ...]:
 def _link(link: Status) -> str:
     if not link["endpoint"]:
         return "none: set 'broker:' in agent.yaml"
-    text = f"{link['phase']} for {span(link['since_s'])}, {link['endpoint']}"
+    text = f"{link['phase']} for {human.span(link['since_s'])}, {link['endpoint']}"
     if link["phase"] == "synced":
-        return f"{text}, heard {ago(link['heard_s'])}"
+        return f"{text}, heard {human.ago(link['heard_s'])}"
     return text
 
 

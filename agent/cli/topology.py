@@ -10,6 +10,7 @@ from xce.agent.cli import GOOD, machine, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.picture import matrix, svg, tree
 from xce.agent.picture.plan import Branch, Plan, shown
+from xce.model import human
 
 SUMMARY = "which GPUs and NICs are close to each other: matrix, tree, picture"
 PROGRAM = "xce-agent topology"
@@ -59,7 +60,7 @@ def _show(found: machine.Seen, form: str, file: str) -> None:
 
 def _print(lines: list[str], found: machine.Seen) -> None:
     for line in lines or ["no GPU, accelerator or NIC was found"]:
-        print(output.printable(line))
+        print(human.printable(line))
     for note in (*found.notes, *([] if found.complete else [f"not complete: {found.trouble}"])):
         output.fail(PROGRAM, note)
 

@@ -21,6 +21,7 @@ from xce.broker.cli.options import (
 )
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.client import Changed, Client, Fresh, LinkNews
+from xce.model import human
 from xce.model.claim import AccessMode, BindingState, ClaimForm, Consumer, Reclaim
 from xce.model.message import (
     BindingForce,
@@ -389,4 +390,4 @@ def _line(options: argparse.Namespace, revision: int, claim: str, binding: str, 
     if options.json:
         output.json({"revision": revision, "claim": claim, "binding": binding, "text": text})
     else:
-        print(output.printable(f"@{revision} {' '.join(filter(None, (claim, binding)))} {text}"), flush=True)
+        print(human.printable(f"@{revision} {' '.join(filter(None, (claim, binding)))} {text}"), flush=True)

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from xce.broker.cli import output
 from xce.broker.cli.options import ENDED, GOOD, TROUBLE
 from xce.broker.client import Client
+from xce.model import human
 from xce.model.claim import BindingState
 from xce.model.message import BindingView, ClaimView
 
@@ -44,7 +45,7 @@ def told(names: Sequence[str], views: Mapping[str, View], seconds: float) -> int
     """Print how each is; gives the exit status."""
     for name in names:
         words = _words(views[name]) if name in views else "the broker did not say"
-        print(output.printable(f"{name} {words}"))
+        print(human.printable(f"{name} {words}"))
     status = verdict(names, views)
     if status == TROUBLE:
         output.aside(f"not ready within {seconds:g} s; xce-broker claim show says how far each is")

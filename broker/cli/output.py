@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from xce.model import human
 from xce.model.message import Quality
 from xce.model.supply import Hold
 from xce.model.value import Value
@@ -57,23 +58,13 @@ Cell: TypeAlias = str
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], *, none: str) -> None:
     """Print rows under headers; `none` is printed to stderr instead when there are none."""
-    shown = [[printable(cell) for cell in row] for row in rows]
+    shown = [[human.printable(cell) for cell in row] for row in rows]
     if not shown:
         print(none, file=sys.stderr)
     elif sys.stdout.isatty():
         _rich(headers, shown)
     else:
-        print("\n".join(plain(headers, shown)))
-
-
-def plain(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """The lines of a plain table; an empty cell is `-`. Scripts use `--json`."""
-    lines = [list(headers), *([cell or "-" for cell in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
+        print("\n".join(human.table(headers, shown)))
 
 
 def json(thing: Any) -> None:
@@ -84,12 +75,12 @@ def json(thing: Any) -> None:
 
 def aside(text: str) -> None:
     """Say something beside the output, on stderr."""
-    print(printable(text), file=sys.stderr, flush=True)
+    print(human.printable(text), file=sys.stderr, flush=True)
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> None:
     """Print names and values, one pair a line."""
-    shown = [(name, printable(text)) for name, text in pairs]
+    shown = [(name, human.printable(text)) for name, text in pairs]
     width = max((len(name) for name, _ in shown), default=0)
     for name, text in shown:
         print(f"{name.ljust(width)}  {text or '-'}")
@@ -113,18 +104,6 @@ def value(reading: Value | None, unit: str = "") -> str:
     return f"{text} {unit}" if unit else text
 
 
-def age(seconds: float | None) -> str:
-    """A span of time as `xce-agent` says it: `250 ms`, `12 s`, `5 min`, `3 h`, `2 d`; '' for None."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{max(0.0, seconds) * 1000:.0f} ms"
-    for unit, size, below in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 48 * 3600)):
-        if seconds < below:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"
-
-
 def holds(of_location: Sequence[Hold]) -> str:
     """Holds in one cell: owner and reason of each."""
     return "; ".join(f"{hold.owner} ({hold.reason})" if hold.reason else hold.owner for hold in of_location)
@@ -144,13 +123,6 @@ def quality(of: Quality) -> list[tuple[str, str]]:
         ("readings", ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "none"),
         ("hosts", ", ".join(f"{count} {name}" for name, count in hosts.items() if count) or "none"),
     ]
-
-
-def printable(text: str) -> str:
-    """`text` with everything escaped that could do more on a terminal than be seen."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _rich(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:

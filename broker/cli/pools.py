@@ -9,6 +9,7 @@ from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, Example, carry_out, json_option
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.cli.select import selector
+from xce.model import human
 
 SUMMARY = COMMANDS["pools"]
 ABOUT = """
@@ -59,7 +60,7 @@ def _body(options: argparse.Namespace) -> int:
                     for n in (row.base, row.borrowed, row.total)
                 ),
                 output.value(row.reported, row.unit) or (row.presence.value if row.presence else ""),
-                output.age(row.age_s),
+                human.span(row.age_s),
                 row.reporter,
                 row.state,
                 output.holds(row.holds),

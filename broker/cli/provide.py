@@ -12,7 +12,7 @@ from xce.broker.cli.options import parser as command_parser
 from xce.broker.client import Changed, Client, Fresh, LinkNews
 from xce.broker.session import BrokerRefused, BrokerUnreachable
 from xce.broker.simulated_provider import SimulatedProvider, Word
-from xce.model import document
+from xce.model import document, human
 from xce.model.claim import ENDED
 from xce.model.message import ClaimProvide
 from xce.model.simulated import SimulatedClaims
@@ -103,4 +103,4 @@ def _tell(client: Client, provider: SimulatedProvider, word: Word, now: float) -
     except BrokerRefused as error:  # it is gone, or not ours
         output.aside(f"{word.claim}: {error.message}")
     else:
-        print(output.printable(f"{word.claim} {word.state.value} {word.reason}".rstrip()), flush=True)
+        print(human.printable(f"{word.claim} {word.state.value} {word.reason}".rstrip()), flush=True)

@@ -7,6 +7,7 @@ from xce.broker.cli import COMMANDS, output
 from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, TROUBLE, Example, carry_out, json_option
 from xce.broker.cli.options import parser as command_parser
+from xce.model import human
 from xce.model.message import StatusRequest
 
 SUMMARY = COMMANDS["status"]
@@ -45,11 +46,11 @@ def _body(options: argparse.Namespace) -> int:
         output.json(status)
         return code
     for text in status.trouble:
-        print(f"needs attention: {output.printable(text)}")
+        print(f"needs attention: {human.printable(text)}")
     peers = ", ".join(f"{count} {role}" for role, count in sorted(status.roles.items()))
     output.fields(
         [
-            ("broker", f"{status.software}, pid {status.pid}, up {output.age(status.uptime_s)}"),
+            ("broker", f"{status.software}, pid {status.pid}, up {human.span(status.uptime_s)}"),
             ("revision", str(status.revision)),
             ("position", f"{status.sequence} (epoch {status.epoch}, incarnation {status.incarnation})"),
             ("peers", peers or "none"),
@@ -66,7 +67,7 @@ def _body(options: argparse.Namespace) -> int:
         output.table(
             ("ROLE", "NAME", "ADDRESS", "CONNECTED", "KEY"),
             [
-                (peer.role, peer.name, peer.address, output.age(peer.connected_s), peer.key)
+                (peer.role, peer.name, peer.address, human.span(peer.connected_s), peer.key)
                 for peer in sorted(status.peers, key=lambda peer: (peer.role, peer.name))
             ],
             none="no peers",

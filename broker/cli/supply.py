@@ -10,6 +10,7 @@ from xce.broker.cli.options import GOOD, TROUBLE, Example, carry_out, json_optio
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.cli.select import require, selector
 from xce.broker.mirror import Mirror
+from xce.model import human
 from xce.model.value import Presence
 
 SUMMARY = COMMANDS["supply"]
@@ -98,7 +99,7 @@ def _body(options: argparse.Namespace) -> int:
                     row.location,
                     output.value(row.value, row.unit),
                     row.presence.value,
-                    output.age(row.age_s),
+                    human.span(row.age_s),
                     row.source,
                     row.state,
                     row.reporter,

@@ -8,6 +8,7 @@ from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, Example, carry_out, json_option
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.cli.select import require, selector
+from xce.model import human
 
 SUMMARY = COMMANDS["types"]
 ABOUT = """
@@ -55,8 +56,8 @@ def _body(options: argparse.Namespace) -> int:
                 kind.kind.value,
                 kind.unit,
                 kind.scope.value,
-                output.age(kind.interval),
-                output.age(kind.ttl),
+                human.span(kind.interval),
+                human.span(kind.ttl),
                 kind.reporter,
                 ",".join(
                     filter(None, ("consumable" * kind.consumable, kind.order.value * (kind.order != "none")))

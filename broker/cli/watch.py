@@ -12,10 +12,10 @@ from xce.broker.cli import COMMANDS, changes
 from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, Example, carry_out, json_option, positive
 from xce.broker.cli.options import parser as command_parser
-from xce.broker.cli.output import printable
 from xce.broker.cli.select import selector
 from xce.broker.client import Changed, Event, Fresh, LinkNews
 from xce.broker.mirror import Mirror, replace_views
+from xce.model import human
 from xce.model.message import BindingView, ClaimView, Delta, LocationView
 
 SUMMARY = COMMANDS["watch"]
@@ -120,13 +120,13 @@ class _Lines:
                 self._before = dict(mirror.locations)
                 self._claims, self._bindings = dict(mirror.claims), dict(mirror.bindings)
                 if event.reason:
-                    print(f"changes were missed: {printable(event.reason)}", file=sys.stderr)
+                    print(f"changes were missed: {human.printable(event.reason)}", file=sys.stderr)
                 print(f"#{mirror.position.sequence} {changes.summary(mirror)}", file=sys.stderr)
             case LinkNews():
-                print(printable(event.text), file=sys.stderr)
+                print(human.printable(event.text), file=sys.stderr)
             case Changed(delta=delta):
                 found = [
-                    f"#{delta.position.sequence} {printable(f'{key} {text}'.strip())}"
+                    f"#{delta.position.sequence} {human.printable(f'{key} {text}'.strip())}"
                     for key, resource, text in changes.of_delta(delta, self._before, mirror.types)
                     if self._location(key) and (self._all or (resource and self._resource(resource)))
                 ]
@@ -142,7 +142,8 @@ class _Lines:
     def _of_claims(self, delta: Delta) -> list[str]:
         """Lines of claims, unless only some locations or readings are wanted."""
         lines = [
-            f"#{delta.position.sequence} {printable(f'claim:{claim} {binding} {text}'.replace('  ', ' '))}"
+            f"#{delta.position.sequence} "
+            + human.printable(f"claim:{claim} {binding} {text}".replace("  ", " "))
             for claim, binding, text in claim_rows.changes(delta, self._claims, self._bindings)
             if self._all and self._everywhere
         ]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.broker.test_mirror import delta, mirror
 from xce.broker import views
 from xce.broker.cli import changes, output
+from xce.model import human
 from xce.model.message import LocationChange, LocationView, ReporterState
 from xce.model.resource import Kind, ResourceType
 from xce.model.supply import Hold, PoolAmount, Source
@@ -92,7 +93,7 @@ def test_any_two_numbers_in_a_name_are_in_their_order(one: int, other: int, text
 
 
 def test_a_plain_table_has_a_word_in_every_cell() -> None:
-    lines = output.plain(("HOST", "STATE", "HOLDS"), [("n1", "available", ""), ("node10", "lost", "a (b)")])
+    lines = human.table(("HOST", "STATE", "HOLDS"), [("n1", "available", ""), ("node10", "lost", "a (b)")])
     assert lines == ["HOST    STATE      HOLDS", "n1      available  -", "node10  lost       a (b)"]
 
 
@@ -115,7 +116,7 @@ def test_no_name_is_broken_on_a_narrow_terminal_and_empty_columns_are_left_out(
     [(None, ""), (0.04, "40 ms"), (9.94, "10 s"), (119, "119 s"), (3725, "62 min"), (200_000, "2 d")],
 )
 def test_ages_are_said_as_a_person_says_them(seconds: float | None, words: str) -> None:
-    assert output.age(seconds) == words
+    assert human.span(seconds) == words
 
 
 def test_values_are_short_and_carry_their_unit() -> None:
@@ -129,7 +130,7 @@ def test_values_are_short_and_carry_their_unit() -> None:
 
 @given(st.text())
 def test_no_text_from_outside_can_do_more_than_be_seen(text: str) -> None:
-    assert output.printable(text).isprintable()
+    assert human.printable(text).isprintable()
 
 
 MEM = {"mem": ResourceType(name="mem", kind=Kind.NUMERIC, unit="MB")}

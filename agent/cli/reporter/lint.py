@@ -4,11 +4,12 @@ import os
 from collections.abc import Sequence
 
 from xce.agent import trial
-from xce.agent.cli import GOOD, TROUBLE, output
+from xce.agent.cli import GOOD, TROUBLE
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.settings import read
 from xce.agent.intake import settings_file
 from xce.linux import users
+from xce.model import human
 from xce.model.configuration import AgentFile
 from xce.model.resource import Scope
 from xce.reporters import cage
@@ -42,7 +43,7 @@ def run(argv: Sequence[str]) -> int:
             found = [("problem", str(error))]
         for level, text in found or [("ok", _summary(candidate, settings))]:
             for line in text.splitlines() or [""]:
-                print(output.printable(f"{what}: {level}: {line}"))
+                print(human.printable(f"{what}: {level}: {line}"))
         clean = clean and not found
     return GOOD if clean else TROUBLE
 
@@ -78,5 +79,5 @@ def findings(candidate: Candidate, settings: AgentFile) -> list[tuple[str, str]]
 
 def _summary(candidate: Candidate, settings: AgentFile) -> str:
     own = candidate.settings
-    every = output.span(own.interval or settings.reporters.interval)
+    every = human.span(own.interval or settings.reporters.interval)
     return f"{own.mode.value}, every {every}, as {own.user or settings.reporters.user}"

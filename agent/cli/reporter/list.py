@@ -7,6 +7,7 @@ from typing import Any
 from xce.agent.cli import GOOD, TROUBLE, client, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.settings import read
+from xce.model import human
 from xce.model.configuration import AgentFile
 
 SUMMARY = "every reporter of this host, with its script, settings and state"
@@ -39,7 +40,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    every = output.span(one["interval_s"]) if one["interval_s"] else ""
+    every = human.span(one["interval_s"]) if one["interval_s"] else ""
     return (
         one["name"],
         one["state"],

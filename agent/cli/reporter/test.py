@@ -8,6 +8,7 @@ from xce.agent.cli.settings import read
 from xce.agent.intake import settings_file
 from xce.agent.trial import NoSuchReporter, Trial, Verdict, find
 from xce.linux.reaper import Exit
+from xce.model import human
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.value import Absent, Reading
 from xce.reporters.frame import TooLong, escape, shown
@@ -54,7 +55,7 @@ def run(argv: Sequence[str]) -> int:
     if trial.refused:
         report.complain(f"not started: {trial.refused}")
     elif not report.lines and candidate.settings.mode != "one-shot":
-        report.complain(f"printed no line within {output.span(seconds)} (does it flush after each line?)")
+        report.complain(f"printed no line within {human.span(seconds)} (does it flush after each line?)")
     return TROUBLE if report.bad else GOOD
 
 
@@ -77,9 +78,9 @@ class Report:
     def end(self, result: RunResult) -> None:
         """How the run ended."""
         how = str(result.exit or Exit())
-        print(f"run {result.run}: {how} after {output.span(result.duration)}")
+        print(f"run {result.run}: {how} after {human.span(result.duration)}")
         for note in result.notes:
-            print(f"  note: {output.printable(note)}")
+            print(f"  note: {human.printable(note)}")
         for line in result.stderr.splitlines()[:20]:
             print(f"  stderr: {escape(line)}")
         if result.not_applicable:
@@ -93,7 +94,7 @@ class Report:
     def complain(self, text: str) -> None:
         """Something would not be taken."""
         self.bad = True
-        print("\n".join(map(output.printable, text.splitlines() or [""])))
+        print("\n".join(map(human.printable, text.splitlines() or [""])))
 
     def _verdict(self, verdict: Verdict) -> None:
         outcome = verdict.outcome
@@ -105,14 +106,14 @@ class Report:
         for condition in outcome.conditions or ():
             holds = ", holds the host" if condition.hold else ""
             print(
-                output.printable(f"line {verdict.line}: reports  {condition.name}: {condition.reason}{holds}")
+                human.printable(f"line {verdict.line}: reports  {condition.name}: {condition.reason}{holds}")
             )
         for refusal in verdict.refusals:
             name = f"{refusal.name}: " if refusal.name else ""
             text = f": {refusal.text}" if refusal.text else ""
             self.complain(f"line {verdict.line}: refused  {name}{refusal.reason}{text}")
         for note in verdict.notes:
-            print(output.printable(f"  note: {note}"))
+            print(human.printable(f"  note: {note}"))
         if not (verdict.values or verdict.refusals or outcome.instances or outcome.conditions):
             print(f"line {verdict.line}: taken    (says nothing)")
 
