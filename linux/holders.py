@@ -2,7 +2,7 @@
 
 A process that ends while it is looked at is left out. Nothing here can hang: links below /proc/PID are read
 as text and descriptors by their fdinfo; no path of a process is opened. Kernel threads and loop devices that
-sit on a file show nowhere.
+sit on a file show nowhere; what uses a block device in the kernel is `blockdevice`'s.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from xce.linux import mountinfo, openfiles, proc
 from xce.linux.mountinfo import Mount
-from xce.linux.openfiles import OpenFile, OpenFiles
+from xce.linux.openfiles import DeviceNumber, OpenFile, OpenFiles
 
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 
@@ -33,33 +33,31 @@ class Holder(NamedTuple):
         return f"pid {self.pid} ({self.name}): {self.how}"
 
 
-def devices_of(pids: Iterable[int], *, proc_root: str = "/proc") -> list[tuple[Holder, int]]:
-    """Every descriptor of a character device that these processes have open, with its number."""
-    look = _Devices(stat.S_IFCHR, proc_root)
+def devices_of(pids: Iterable[int], *, proc_root: str = "/proc") -> list[tuple[Holder, DeviceNumber]]:
+    """Every descriptor of a device that these processes have open."""
+    look = _Devices(proc_root)
     return [
-        (holder, rdev)
+        (holder, device)
         for pid in pids
-        for fd, rdev in look.of(pid)
-        for holder in _on(pid, fd, rdev, proc_root)
+        for fd, device in look.of(pid)
+        for holder in _on(pid, fd, device, proc_root)
     ]
 
 
-def of_device(
-    devices: Collection[int], *, kind: int = stat.S_IFCHR, proc_root: str = "/proc"
-) -> list[Holder]:
-    """Processes with an open descriptor of a device whose number (`os.makedev`) is in `devices`."""
-    look = _Devices(kind, proc_root)
+def of_device(devices: Collection[DeviceNumber], *, proc_root: str = "/proc") -> list[Holder]:
+    """Processes with an open descriptor of one of these devices."""
+    look = _Devices(proc_root)
     found = []
     for name in os.listdir(proc_root):
         if name.isdecimal():
-            first = next(((fd, rdev) for fd, rdev in look.of(int(name)) if rdev in devices), None)
+            first = next((one for one in look.of(int(name)) if one[1] in devices), None)
             if first is not None:
                 found += _on(int(name), *first, proc_root)
     return found
 
 
 class Devices:
-    """Who has character devices open, anywhere: as the kernel lists it, or else by looking through /proc.
+    """Who has devices open, anywhere: as the kernel lists it, or else by looking through /proc.
 
     What it takes to ask the kernel is made when it is first wanted.
     """
@@ -68,8 +66,8 @@ class Devices:
         self._files: OpenFiles | None = None
         self._asked = False
 
-    def __call__(self, devices: Collection[int]) -> list[Holder]:
-        """Processes with an open descriptor of a device whose number (`os.makedev`) is in `devices`."""
+    def __call__(self, devices: Collection[DeviceNumber]) -> list[Holder]:
+        """Processes with an open descriptor of one of these devices."""
         if not self._asked:
             self._files, self._asked = openfiles.find(), True
         if self._files is None:
@@ -85,21 +83,20 @@ class Devices:
             self._files.close()
 
 
-def _on(pid: int, fd: str, rdev: int, proc_root: str) -> list[Holder]:
+def _on(pid: int, fd: str, device: DeviceNumber, proc_root: str) -> list[Holder]:
     """The holder, unless it is gone."""
     process = proc.process(pid, proc_root)
-    how = f"fd {fd} on {os.major(rdev)}:{os.minor(rdev)}"
-    return [Holder(pid, process.name, process.started, how)] if process else []
+    return [Holder(pid, process.name, process.started, f"fd {fd} on {device}")] if process else []
 
 
 class _Devices:
-    """Device numbers of open descriptors. Written for speed: a busy host has ten thousands of descriptors."""
+    """Devices that are open. Written for speed: a busy host has ten thousands of descriptors."""
 
-    def __init__(self, kind: int, proc_root: str) -> None:
-        self._kind, self._root = kind, proc_root
+    def __init__(self, proc_root: str) -> None:
+        self._root = proc_root
         self._safe: dict[str, set[int]] = {}
 
-    def of(self, pid: int) -> Iterator[tuple[str, int]]:
+    def of(self, pid: int) -> Iterator[tuple[str, DeviceNumber]]:
         """Descriptors of devices that a process has open; not those that lie where asking could hang."""
         safe: set[int] | None = None
         for fd in _descriptors(pid, self._root):
@@ -114,8 +111,8 @@ class _Devices:
                 found = os.stat(path)
             except OSError:
                 continue
-            if stat.S_IFMT(found.st_mode) == self._kind:
-                yield fd, found.st_rdev
+            if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+                yield fd, DeviceNumber("c" if stat.S_ISCHR(found.st_mode) else "b", found.st_rdev)
 
     def _safe_mounts(self, pid: int) -> set[int]:
         """Ids of the mounts in its namespace whose file system answers without asking anybody."""

@@ -1,4 +1,4 @@
-"""Every open descriptor of a character device on this machine, in one read: a BPF iterator over all files.
+"""Every open descriptor of a device on this machine, in one read: a BPF iterator over all files.
 
 The kernel walks its own tables, in a fraction of a millisecond where /proc takes many: a busy host has ten
 thousands of descriptors. It sees what /proc does not show, tables of single threads. Where the kernel does
@@ -7,6 +7,7 @@ not let us, or where it was not understood, `OpenFiles` cannot be made, and /pro
 
 import contextlib
 import os
+import stat
 import struct
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
@@ -20,17 +21,29 @@ _MEMBERS = {"file": ["f_inode"], "inode": ["i_mode", "i_rdev"], "task_struct": [
 _META, _TASK, _FD, _FILE = 0, 8, 16, 24
 """bpf_iter__task_file"""
 _SEQ_WRITE = 127
-_KIND, _CHARACTER = 0o170000, 0o020000
-_ENTRY = struct.Struct("=III")
+_BOTH, _DEVICE = 0o130000, 0o020000
+"""Bits of a mode that character and block devices have in common, and no other kind of file."""
+_ENTRY = struct.Struct("=IIII")
+
+
+class DeviceNumber(NamedTuple):
+    """Which device: character and block devices are numbered apart."""
+
+    kind: str
+    """`c` or `b`."""
+    number: int
+    """`os.makedev`."""
+
+    def __str__(self) -> str:
+        return f"{'block ' if self.kind == 'b' else ''}{os.major(self.number)}:{os.minor(self.number)}"
 
 
 class OpenFile(NamedTuple):
-    """A descriptor of a character device."""
+    """A descriptor of a device."""
 
     pid: int
     fd: int
-    device: int
-    """`os.makedev`."""
+    device: DeviceNumber
 
 
 class OpenFiles:
@@ -50,8 +63,8 @@ class OpenFiles:
             self.close()
             raise
 
-    def __call__(self, devices: Collection[int] | None = None) -> Iterator[OpenFile]:
-        """All that are open now, of these devices (`os.makedev`) if they are given."""
+    def __call__(self, devices: Collection[DeviceNumber] | None = None) -> Iterator[OpenFile]:
+        """All that are open now, of these devices if they are given."""
         reading = bpf.create_iterator(self._link)
         try:
             data = b""
@@ -59,10 +72,13 @@ class OpenFiles:
                 data += more
         finally:
             os.close(reading)
-        wanted = None if devices is None else {os.major(one) << 20 | os.minor(one) for one in devices}
-        for device, pid, fd in _ENTRY.iter_unpack(data):
-            if wanted is None or device in wanted:
-                yield OpenFile(pid, fd, os.makedev(device >> 20, device & 0xFFFFF))
+        wanted = None if devices is None else {_as_listed(device): device for device in devices}
+        for number, pid, fd, mode in _ENTRY.iter_unpack(data):
+            kind = "b" if stat.S_ISBLK(mode) else "c"
+            if wanted is None:
+                yield OpenFile(pid, fd, DeviceNumber(kind, os.makedev(number >> 20, number & 0xFFFFF)))
+            elif (device := wanted.get((kind, number))) is not None:
+                yield OpenFile(pid, fd, device)
 
     def close(self) -> None:
         """Let go of it; may be called twice."""
@@ -73,13 +89,19 @@ class OpenFiles:
     def _try(self) -> None:
         """What we have open ourselves must be in it: otherwise it tells of something else."""
         with open("/dev/null", "rb") as trial:
-            ours = OpenFile(os.getpid(), trial.fileno(), os.fstat(trial.fileno()).st_rdev)
+            number = DeviceNumber("c", os.fstat(trial.fileno()).st_rdev)
+            ours = OpenFile(os.getpid(), trial.fileno(), number)
             if ours not in set(self()):
                 raise btf.BtfRefused("the kernel's list of open files does not have our own")
 
 
+def _as_listed(device: DeviceNumber) -> tuple[str, int]:
+    """With its number as the kernel has it."""
+    return device.kind, os.major(device.number) << 20 | os.minor(device.number)
+
+
 def _program(offsets: dict[str, int]) -> bytes:
-    """Writes number, process and descriptor of each character device."""
+    """Writes number, process, descriptor and mode of each device."""
     r0, r1, r2, r3, context, file, inode, task, frame = 0, 1, 2, 3, 6, 7, 8, 9, 10
     code = [
         instruction(op.MOV, context, 1),
@@ -89,8 +111,9 @@ def _program(offsets: dict[str, int]) -> bytes:
         (op.JEQ_IMM, task, 0),
         instruction(op.LDX_DW, inode, file, offset=offsets["file.f_inode"]),
         instruction(op.LDX_H, r1, inode, offset=offsets["inode.i_mode"]),
-        instruction(op.AND_IMM, r1, value=_KIND),
-        (op.JNE_IMM, r1, _CHARACTER),
+        instruction(op.STX_W, frame, r1, offset=-4),
+        instruction(op.AND_IMM, r1, value=_BOTH),
+        (op.JNE_IMM, r1, _DEVICE),
         instruction(op.LDX_W, r1, inode, offset=offsets["inode.i_rdev"]),
         instruction(op.STX_W, frame, r1, offset=-16),
         instruction(op.LDX_W, r1, task, offset=offsets["task_struct.tgid"]),

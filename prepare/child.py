@@ -136,7 +136,7 @@ class _Errand:
         self.late = False
 
 
-_PLACES = ("root", "source", "point")
+_PLACES = ("root", "source", "point", "devices")
 
 
 class Errands:

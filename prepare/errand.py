@@ -140,6 +140,31 @@ def kind(*, point: str) -> Evidence:
     return {"kind": "file"}
 
 
+def alone(*, devices: list[list[str]]) -> Evidence:
+    """Which block devices (path, number) the kernel uses, {"busy": [PATH]}: they cannot be had alone.
+
+    For a child: to open a disk may wait for it.
+    """
+    busy = []
+    for path, number in devices:
+        try:
+            with opened(
+                os.open(path, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+            ) as fd:
+                found = os.fstat(fd)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            busy.append(path)
+        else:
+            if (
+                not stat.S_ISBLK(found.st_mode)
+                or number != f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+            ):
+                raise OSError(errno.ESTALE, f"it is not block device {number} any more", path)
+    return {"busy": busy}
+
+
 def device(*, point: str, name: str, source: str, major: int, minor: int, uid: int, gid: int) -> Evidence:
     """Mount a file system on `point` that holds one block device file, a user's own, and never changes."""
     options: dict[str, str | bool] = {"source": source, "size": "4k", "nr_inodes": "2", "mode": "0755"}
@@ -334,6 +359,7 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "probe": probe,
     "user": user,
     "kind": kind,
+    "alone": alone,
     "device": device,
     "look": look,
     "share": share,

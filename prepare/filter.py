@@ -13,19 +13,18 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from xce.linux import bpf, holders, proc
+from xce.linux import bpf, holders
 from xce.linux.bpf import Program, Rule
+from xce.linux.openfiles import DeviceNumber
 from xce.prepare import isolation, names
 from xce.prepare.block import device_of, number_of
 from xce.prepare.devices import File, Finder, Resolved
 from xce.prepare.group import group_of, old_group_of
+from xce.prepare.inuse import listed, refuse_used, still_used
 from xce.prepare.render import INSIDE
-from xce.prepare.step import At, Block, Done, Evidence, Filter, Outcome, Plain, StepFailed, Wait
+from xce.prepare.step import At, Block, Done, Evidence, Filter, Outcome, Plain, StepFailed
 
-_BUSY_S = 0.5
 _GAP = "gap"
-SYSTEM_UIDS = 1000
-"""Below it are root and the accounts of services (login.defs(5), SYS_UID_MAX)."""
 
 
 def program_name(group: str) -> str:
@@ -57,8 +56,10 @@ class FilterHandler(Plain[Filter]):
         if extras := finder.extras(step.extras):
             found.append(Resolved(id="extras", kind="extras", files=extras))
         found += [_volume(volume, at) for volume in step.volumes]
-        if not evidence:
-            _refuse_used(found, step, at)
+        if not evidence and (
+            waiting := refuse_used(found, step.daemons, group_of(step.group, at).pids(), at)
+        ):
+            return waiting
         rules = _rules(step.base, found, at)
         program = self._apply(step.group, rules, at)
         if evidence:
@@ -91,10 +92,8 @@ class FilterHandler(Plain[Filter]):
 
     def undo(self, step: Filter, evidence: Evidence, at: At) -> Outcome:
         """Nobody may have a device open; then the filter is narrowed, or goes with its group."""
-        exclusive = _numbers(_resolved(evidence)) - _numbers(_peers(at))
-        if users := _users(exclusive, step.daemons, at):
-            ids = tuple(_owners(_resolved(evidence), exclusive))
-            return Wait(_BUSY_S, f"still in use: {_listed(users)}", blocker=True, instances=ids)
+        if (waiting := still_used(_resolved(evidence), _peers(at), step.daemons, at)) is not None:
+            return waiting
         there = os.path.isdir(group_of(step.group, at).path)
         if at.peers and there and at.node.isolation.mechanism != "none":
             self._apply(step.group, _rules(step.base, [], at), at)
@@ -234,69 +233,30 @@ def _rules(base: Sequence[str], found: Iterable[Resolved], at: At) -> list[Rule]
     return isolation.merged(rules)
 
 
-def _numbers(found: Iterable[Resolved]) -> set[int]:
-    """Of character devices that belong to one instance alone."""
-    return {
-        os.makedev(file.major, file.minor)
-        for one in found
-        for file in one.files
-        if file.exclusive and file.kind == "c"
-    }
-
-
-def _owners(found: Iterable[Resolved], numbers: set[int]) -> list[str]:
-    return [one.id for one in found if _numbers([one]) & numbers]
-
-
-def _users(numbers: set[int], daemons: Sequence[str], at: At) -> list[holders.Holder]:
-    found = at.node.users(numbers) if numbers else []
-    return [holder for holder in found if holder.name not in daemons or not _is_system(holder)]
-
-
-def _is_system(holder: holders.Holder) -> bool:
-    """Whether root or a system account has started it: anybody can give his process any name."""
-    started_by = proc.real_user(holder.pid)
-    return started_by is not None and started_by < SYSTEM_UIDS
-
-
 def _slipped(group: str, rules: Sequence[Rule], at: At) -> str:
     """Who opened something while the filter was away: no filter takes back what is open."""
     if _GAP not in at.progress:
         return ""
     slipped = [
         holder
-        for holder, rdev in holders.devices_of(group_of(group, at).pids())
-        if not any(_covers(rule, rdev) for rule in rules)
+        for holder, device in holders.devices_of(group_of(group, at).pids())
+        if not any(_covers(rule, device) for rule in rules)
     ]
     if not slipped:
         del at.progress[_GAP]
         return ""
-    return f"opened while its device filter was away: {_listed(slipped)}"
+    return f"opened while its device filter was away: {listed(slipped)}"
 
 
-def _covers(rule: Rule, rdev: int) -> bool:
-    """Whether a rule lets a character device be opened, to read or to write."""
-    numbers = ((rule.major, os.major(rdev)), (rule.minor, os.minor(rdev)))
+def _covers(rule: Rule, device: DeviceNumber) -> bool:
+    """Whether a rule lets a device be opened, to read or to write."""
+    numbers = ((rule.major, os.major(device.number)), (rule.minor, os.minor(device.number)))
     opens = bpf.BPF_DEVCG_ACC_READ | bpf.BPF_DEVCG_ACC_WRITE
     return (
-        rule.kind == bpf.BPF_DEVCG_DEV_CHAR
+        rule.kind == isolation.KINDS[device.kind]
         and bool(rule.access & opens)
         and all(wanted in {None, number} for wanted, number in numbers)
     )
-
-
-def _refuse_used(found: Sequence[Resolved], step: Filter, at: At) -> None:
-    """A device that somebody has open is not free, whatever the books say."""
-    inside = set(group_of(step.group, at).pids())
-    users = [user for user in _users(_numbers(found), step.daemons, at) if user.pid not in inside]
-    if users:
-        raise StepFailed(
-            f"a device is in use already: {_listed(users)}; if it may, name it in the profile's daemons"
-        )
-
-
-def _listed(users: Sequence[holders.Holder]) -> str:
-    return ", ".join(str(user) for user in users[:4]) + (" and more" if len(users) > 4 else "")
 
 
 def _moved(devices: Sequence[Evidence], at: At) -> str:

@@ -16,7 +16,8 @@ from xce.linux.bpf import Rule
 from xce.linux.cgroup import Cgroup
 from xce.prepare.step import Isolation
 
-_KINDS = {"c": bpf.BPF_DEVCG_DEV_CHAR, "b": bpf.BPF_DEVCG_DEV_BLOCK}
+KINDS = {"c": bpf.BPF_DEVCG_DEV_CHAR, "b": bpf.BPF_DEVCG_DEV_BLOCK}
+"""As a rule's text has them."""
 _ACCESS = {"r": bpf.BPF_DEVCG_ACC_READ, "w": bpf.BPF_DEVCG_ACC_WRITE, "m": bpf.BPF_DEVCG_ACC_MKNOD}
 _HELD = "rwm"
 NEEDED = "CAP_BPF and CAP_NET_ADMIN, or CAP_SYS_ADMIN, are needed"
@@ -81,9 +82,9 @@ def parse_rule(text: str) -> Rule:
     kind, _, rest = text.strip().partition(" ")
     numbers, _, access = rest.partition(" ")
     major, colon, minor = numbers.partition(":")
-    if kind not in _KINDS or not colon or not access or set(access) - set(_ACCESS):
+    if kind not in KINDS or not colon or not access or set(access) - set(_ACCESS):
         raise ValueError(f"device rule {text!r}: must look like 'c 1:3 rwm'")
-    return Rule(_KINDS[kind], _part(major), _part(minor), sum(_ACCESS[letter] for letter in set(access)))
+    return Rule(KINDS[kind], _part(major), _part(minor), sum(_ACCESS[letter] for letter in set(access)))
 
 
 def _part(text: str) -> int | None:

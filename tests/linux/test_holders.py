@@ -11,10 +11,11 @@ import pytest
 from tests.linux.hangfs import HangingMount
 from tests.linux.test_mountapi import bind
 from xce.linux import holders, mountapi
+from xce.linux.openfiles import DeviceNumber
 
 pytestmark = pytest.mark.root
 
-FULL = os.makedev(1, 7)
+FULL = DeviceNumber("c", os.makedev(1, 7))
 _WAIT = "import sys; {}; print('there', flush=True); sys.stdin.read()"
 
 
@@ -43,7 +44,7 @@ def mounted(tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 def test_a_process_with_the_device_open_is_named(tmp_path: Path) -> None:
     node = tmp_path / "node"  # wherever the node lies and whatever it is called
-    os.mknod(node, 0o20666, FULL)
+    os.mknod(node, 0o20666, FULL.number)
     sitter = Sitter(f"f = open({str(node)!r})")
     other = Sitter("f = open('/dev/zero')")
     devices = holders.Devices()

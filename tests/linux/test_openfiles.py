@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 import struct
 import subprocess
 import sys
@@ -12,10 +13,10 @@ import pytest
 
 from xce.linux import bpf, btf, holders, openfiles
 from xce.linux.btf import BtfRefused
-from xce.linux.openfiles import OpenFile, OpenFiles
+from xce.linux.openfiles import DeviceNumber, OpenFile, OpenFiles
 
 pytestmark = pytest.mark.root
-FULL = os.makedev(1, 7)
+FULL = DeviceNumber("c", os.makedev(1, 7))
 _OF_A_THREAD = """
 import ctypes, os, sys, threading
 def alone():
@@ -44,7 +45,8 @@ def test_they_are_those_that_proc_shows(files: OpenFiles) -> None:
             with contextlib.suppress(OSError):
                 found = os.stat(f"/proc/self/fd/{name}")
                 if found.st_rdev and os.path.realpath(f"/proc/self/fd/{name}").startswith("/dev"):
-                    mine.add(OpenFile(os.getpid(), int(name), found.st_rdev))
+                    kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
+                    mine.add(OpenFile(os.getpid(), int(name), DeviceNumber(kind, found.st_rdev)))
         assert listed == mine
         assert {one.fd for one in listed} >= {full.fileno(), zero.fileno()}
     assert not [one for one in files() if one.pid == os.getpid() and one.device == FULL]

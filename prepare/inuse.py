@@ -1,0 +1,109 @@
+"""Whether devices that belong to one instance alone are in use: before they are given, and afterwards.
+
+Descriptors are listed by the kernel, of any process. A block device can be used without one: mounted, below
+another device, as swap. What of that the tables show is named; what is in another mount namespace shows by an
+attempt to have the device alone, which a child makes, since a disk may not answer.
+"""
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+
+from xce.linux import blockdevice, holders, proc
+from xce.linux.openfiles import DeviceNumber
+from xce.prepare.devices import File, Resolved
+from xce.prepare.mounts import ask
+from xce.prepare.step import ERRAND_S, At, StepFailed, Wait
+
+_BUSY_S = 0.5
+SYSTEM_UIDS = 1000
+"""Below it are root and the accounts of services (login.defs(5), SYS_UID_MAX)."""
+
+
+def refuse_used(
+    found: Sequence[Resolved], daemons: Sequence[str], inside: Collection[int], at: At
+) -> Wait | None:
+    """A device that somebody has is not free, whatever the books say. `inside`: processes of the consumer."""
+    files = _exclusive(found)
+    users = [user for user in _users(files, daemons, at) if user.pid not in inside]
+    if users:
+        raise StepFailed(
+            f"a device is in use already: {listed(users)}; if it may, name it in the profile's daemons"
+        )
+    used = {} if inside else _used_by_kernel(files, at)
+    if isinstance(used, Wait):
+        return used
+    if used:
+        raise StepFailed(f"a device is in use already: {_words(used)}")
+    return None
+
+
+def still_used(
+    found: Sequence[Resolved], kept: Sequence[Resolved], daemons: Sequence[str], at: At
+) -> Wait | None:
+    """Who has a device that is to be given back; what the consumer's other bindings have is `kept`."""
+    others = _exclusive(kept)
+    files = {device: file for device, file in _exclusive(found).items() if device not in others}
+    if users := _users(files, daemons, at):
+        return _blocked(listed(users), found, files)
+    used = _used_by_kernel(files, at)
+    if isinstance(used, Wait):
+        return used
+    return _blocked(_words(used), found, used) if used else None
+
+
+def _blocked(words: str, found: Sequence[Resolved], devices: Iterable[DeviceNumber]) -> Wait:
+    wanted = set(devices)
+    ids = tuple(one.id for one in found if _exclusive([one]).keys() & wanted)
+    return Wait(_BUSY_S, f"still in use: {words}", blocker=True, instances=ids)
+
+
+def _exclusive(found: Iterable[Resolved]) -> dict[DeviceNumber, File]:
+    """The devices that belong to one instance alone."""
+    return {
+        DeviceNumber(file.kind, os.makedev(file.major, file.minor)): file
+        for one in found
+        for file in one.files
+        if file.exclusive
+    }
+
+
+def _users(files: Collection[DeviceNumber], daemons: Sequence[str], at: At) -> list[holders.Holder]:
+    found = at.node.users(set(files)) if files else []
+    return [holder for holder in found if holder.name not in daemons or not _is_system(holder)]
+
+
+def _is_system(holder: holders.Holder) -> bool:
+    """Whether root or a system account has started it: anybody can give his process any name."""
+    started_by = proc.real_user(holder.pid)
+    return started_by is not None and started_by < SYSTEM_UIDS
+
+
+def _used_by_kernel(files: dict[DeviceNumber, File], at: At) -> dict[DeviceNumber, list[str]] | Wait:
+    """Of block devices: how each is used without a descriptor; those that nothing uses are left out."""
+    blocks = {device: file for device, file in files.items() if device.kind == "b"}
+    used = {
+        device: words
+        for device in blocks
+        if (words := blockdevice.uses(device.number, at.node.mounts(), sys=at.node.sys, proc=at.node.proc))
+    }
+    if used or not blocks:
+        return used
+    places = {_place(file, at): device for device, file in blocks.items()}
+    devices = [[path, f"{os.major(one.number)}:{os.minor(one.number)}"] for path, one in places.items()]
+    answer = ask(at, "alone", {"devices": devices}, remote=True)
+    if answer is None:
+        return Wait(ERRAND_S, f"looking whether {', '.join(places)} can be had alone")
+    return {places[path]: ["mounted or in use by the kernel where it is not seen"] for path in answer["busy"]}
+
+
+def _place(file: File, at: At) -> str:
+    return at.node.dev + file.path.removeprefix("/dev") if file.path.startswith("/dev/") else file.path
+
+
+def _words(used: dict[DeviceNumber, list[str]]) -> str:
+    return ", ".join(f"{device} is {how}" for device, hows in used.items() for how in hows[:4])
+
+
+def listed(users: Sequence[holders.Holder]) -> str:
+    """Some of them, in words."""
+    return ", ".join(str(user) for user in users[:4]) + (" and more" if len(users) > 4 else "")
