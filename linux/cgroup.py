@@ -59,6 +59,14 @@ class Cgroup(NamedTuple):
             found += child.pids()
         return found
 
+    def ids(self) -> set[int]:
+        """The kernel's numbers of it and of those below it; {} if it is gone."""
+        try:
+            found = {os.stat(self.path).st_ino}
+        except FileNotFoundError:
+            return set()
+        return found.union(*(child.ids() for child in self.children()))
+
     def own_pids(self) -> list[int]:
         """Processes in it, without those in groups below."""
         return [int(pid) for pid in self._read("cgroup.procs").split()]

@@ -132,6 +132,19 @@ def _mount_of(pid: int, fd: str, proc_root: str) -> int:
     return int(match.group(1)) if match else -1
 
 
+def of_socket(inode: int, *, proc_root: str = "/proc") -> list[Holder]:
+    """Processes with a descriptor of the socket with that inode."""
+    found, link = [], f"socket:[{inode}]"
+    for name in os.listdir(proc_root):
+        for fd in _descriptors(int(name), proc_root) if name.isdecimal() else ():
+            with contextlib.suppress(OSError):
+                if os.readlink(f"{proc_root}/{name}/fd/{fd}") == link:
+                    if process := proc.process(int(name), proc_root):
+                        found.append(Holder(process.pid, process.name, process.started, f"fd {fd}"))
+                    break
+    return found
+
+
 def of_mount(mount: int, point: str, *, proc_root: str = "/proc") -> list[Holder]:
     """Processes of our mount namespace that keep the mount with that id, at `point`, busy."""
     found = []

@@ -143,8 +143,9 @@ class Profile(_Section, frozen=True, kw_only=True):
     """Device files that consumers with instances get besides, where they are there: patterns such as
     `/dev/gdrdrv`, `/dev/nvidia-fs*` or `/dev/nvidia-caps-imex-channels/channel0`."""
     daemons: list[str] = msgspec.field(default_factory=lambda: list(DAEMONS))
-    """Processes that may keep devices open all the time: names of at most 15 characters, as in `ps`.
-    Only those that root or a system account has started: users can give theirs any name."""
+    """Processes that may keep devices open all the time, or wait on ports for jobs: names of at most 15
+    characters, as in `ps`. Only those that root or a system account has started: users can give theirs any
+    name."""
     volumes: dict[str, Volume] = {}
     """What claims can mount."""
     shared: dict[str, SharedVolume] = {}

@@ -69,11 +69,13 @@ def _exclusive(found: Iterable[Resolved]) -> dict[DeviceNumber, File]:
 
 def _users(files: Collection[DeviceNumber], daemons: Sequence[str], at: At) -> list[holders.Holder]:
     found = at.node.users(set(files)) if files else []
-    return [holder for holder in found if holder.name not in daemons or not _is_system(holder)]
+    return [holder for holder in found if not is_allowed(holder, daemons)]
 
 
-def _is_system(holder: holders.Holder) -> bool:
-    """Whether root or a system account has started it: anybody can give his process any name."""
+def is_allowed(holder: holders.Holder, daemons: Sequence[str]) -> bool:
+    """Whether it is one of the daemons, started by root or a system account: anybody can take any name."""
+    if holder.name not in daemons:
+        return False
     started_by = proc.real_user(holder.pid)
     return started_by is not None and started_by < SYSTEM_UIDS
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from xce.linux import cgroup, mountapi, mountinfo, users
 from xce.linux.cgroup import Cgroup
 from xce.linux.holders import Devices
+from xce.linux.listening import Listening
 from xce.linux.users import User
 from xce.model import csi
 from xce.model.profile import Claims, profile_of
@@ -53,6 +54,7 @@ def node(
         visible=invisible(settings.directory, seen_by),
         errands=Errands(time.monotonic, settings.remote_s, home=settings.directory),
         users=Devices(),
+        listening=Listening(time.monotonic, min(0.25, settings.check_s / 2)),
         find_user=find_user,
         csi=helper(settings),
         clock=time.monotonic,

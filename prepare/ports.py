@@ -2,23 +2,27 @@
 
 A port is free if it can be bound on every address, of IPv4 and IPv6, TCP and UDP; one that an outgoing
 connection uses cannot. What was picked is written down before anybody is told, and tried once more before it
-is said to be ready. The agent does not sit on the ports, since then the consumer could not bind them. What
-the kernel gives to outgoing connections by itself is picked last, and the evidence says so: such a port can
-be lost again.
+is said to be ready. The agent does not sit on the ports, since then the consumer could not bind them: it
+watches who waits on them. What the kernel gives to outgoing connections by itself is picked last, and the
+evidence says so: such a port can be lost again.
 """
 
 import errno
 import socket
 from collections.abc import Sequence
 
-from xce.linux import local_ports
+from xce.linux import holders, local_ports
+from xce.linux.cgroup import Cgroup
+from xce.linux.listening import Socket
 from xce.linux.local_ports import Range
 from xce.prepare.group import group_of
+from xce.prepare.inuse import is_allowed
 from xce.prepare.step import (
     TAKEN_UP,
     At,
     Done,
     Evidence,
+    Filter,
     Group,
     Note,
     Outcome,
@@ -27,6 +31,8 @@ from xce.prepare.step import (
     StepFailed,
     Wait,
 )
+
+_OURS = "sockets of its consumer"
 
 
 class PortsHandler(Plain[Ports]):
@@ -59,21 +65,45 @@ class PortsHandler(Plain[Ports]):
         if taken and not (TAKEN_UP in evidence and _runs(at)):
             raise StepFailed(f"ports {step.name}: {taken[0]} is in use on this host")
         risky = _unsafe(evidence["ports"], local_ports.automatic(at.node.proc))
-        return Done(evidence | ({"shared with outgoing connections": risky} if risky else {}))
+        at.node.listening.at(evidence["ports"][0])
+        said = {"shared with outgoing connections": risky, "not watched": at.node.listening.problem}
+        return Done(evidence | {word: what for word, what in said.items() if what})
 
     def observe(self, step: Ports, evidence: Evidence, at: At) -> str:
-        """The consumer may have bound them or not; nobody else was given them."""
-        return ""
+        """The consumer may have bound them or not; who else waits on one is named."""
+        waiting = [one for port in evidence["ports"] for one in at.node.listening.at(port)]
+        known = at.progress.get(_OURS, set())
+        strangers = {one: _stranger(one, at) for one in waiting if one not in known}
+        at.progress[_OURS] = {one for one in waiting if not strangers.get(one)}
+        return "; ".join(filter(None, strangers.values()))
 
     def undo(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
         """They are free with the record; who is left of the consumer was ended before."""
         return Done()
 
 
+def _stranger(one: Socket, at: At) -> str:
+    """Who waits on a port that is the consumer's, in words; '' if he may."""
+    group = _group(at)
+    if group is not None and one.group in group.ids():
+        return ""
+    having = holders.of_socket(one.inode, proc_root=at.node.proc)
+    inside = set(group.pids()) if group is not None else set()
+    daemons = [name for step, _ in at.earlier if isinstance(step, Filter) for name in step.daemons]
+    if any(holder.pid in inside or is_allowed(holder, daemons) for holder in having):
+        return ""  # it was bound before it came into the group, or for the consumer
+    who = ", ".join(str(holder) for holder in having[:4]) or "somebody that cannot be seen"
+    return f"port {one.port} is used by another than its consumer: {who}"
+
+
+def _group(at: At) -> Cgroup | None:
+    return next((group_of(step.name, at) for step, _ in at.earlier if isinstance(step, Group)), None)
+
+
 def _runs(at: At) -> bool:
     """Whether the consumer has processes already, which may have its ports."""
-    groups = [group_of(step.name, at) for step, _ in at.earlier if isinstance(step, Group)]
-    return any(group.populated() for group in groups)
+    group = _group(at)
+    return group is not None and group.populated()
 
 
 def pick(step: Ports, held: set[int], automatic: Sequence[Range]) -> list[int]:

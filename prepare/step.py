@@ -17,6 +17,7 @@ import msgspec
 
 from xce.linux.cgroup import Cgroup
 from xce.linux.holders import Devices
+from xce.linux.listening import Listening
 from xce.linux.mountinfo import Table
 from xce.linux.users import User
 from xce.model import csi
@@ -342,6 +343,8 @@ class Node(NamedTuple):
     errands: ErrandCalls
     users: Devices
     """Who has devices open."""
+    listening: Listening
+    """Who waits on ports."""
     find_user: Callable[[str], User | None]
     """A local user; those of a directory service are asked for by a child."""
     csi: CsiCalls

@@ -1,14 +1,18 @@
 """C-DIR-01: ports that nobody else has, in whatever way he has them."""
 
+import contextlib
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.prepare.world import World
-from xce.linux import local_ports
-from xce.model.claim import Ask, BindingState, PortsAsk
+from xce.linux import listening, local_ports
+from xce.model.claim import Ask, BindingState, Condition, PortsAsk
 from xce.prepare import ports
 from xce.prepare.step import Ports
 
@@ -111,6 +115,71 @@ def test_a_port_that_a_stranger_took_over_a_reboot_is_not_said_to_be_the_jobs(
         world.executor.resume(world.instances)
         failed = world.settled(report.binding)
     assert (failed.state, failed.reason) == (BindingState.FAILED, f"ports a: {free} is in use on this host")
+
+
+LISTEN = """
+import socket, sys
+held = socket.socket(socket.AF_INET, {kind})
+held.bind(("127.0.0.1", {port}))
+if {kind} == socket.SOCK_STREAM: held.listen()
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def listener(command: Callable[[list[str]], list[str]], port: int, kind: int) -> Iterator[int]:
+    code = LISTEN.format(port=port, kind=int(kind))
+    own = command([sys.executable, "-I", "-S", "-c", code])
+    with subprocess.Popen(own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        yield process.pid
+        process.kill()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_whoever_takes_a_port_that_is_a_claims_is_named_and_the_claim_is_degraded(
+    world: World, free: int, kind: int
+) -> None:
+    report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[free])]))
+    with listener(lambda own: world.inside(report.binding, own), free, kind):
+        time.sleep(0.3)
+        world.executor.check()
+        assert world.report(report.binding).conditions == [], "it is its consumer's"
+    with listener(list, free, kind) as pid:
+        world.until(lambda: world.report(report.binding).conditions == [Condition.DEGRADED], within=2)
+        note = world.report(report.binding).note
+        assert note.startswith(f"port {free} is used by another than its consumer: pid {pid} (python"), note
+    world.until(lambda: world.report(report.binding).conditions == [], within=2)
+
+
+@pytest.mark.root
+def test_where_the_kernel_does_not_list_sockets_the_evidence_says_so(
+    world: World, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> Iterator[listening.Socket]:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(listening, "sockets", refused)
+    report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[free])]))
+    assert (report.state, report.conditions) == (BindingState.READY, [])
+    words = "the kernel does not list sockets: No such file or directory"
+    assert world.evidence(report.binding, "ports")["not watched"] == words
+
+
+@pytest.mark.root
+def test_a_job_that_had_its_port_before_it_came_into_the_group_is_no_stranger(
+    world: World, free: int
+) -> None:
+    report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[free])]))
+    with listener(list, free, socket.SOCK_STREAM) as pid:
+        for group in world.evidence(report.binding, "group")["groups"]:
+            Path(group, "cgroup.procs").write_text(str(pid))
+        time.sleep(0.3)
+        world.executor.check()
+        assert world.report(report.binding).conditions == []
 
 
 @pytest.mark.root
