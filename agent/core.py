@@ -9,17 +9,17 @@ away is told by its newest state, so a long outage costs no memory. The rules of
 docs/agent-link.md.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
 import msgspec
 
 from xce.agent.book import Book
 from xce.agent.effect import Close, Deliver, Effect, Judge, Learn, Open, Ordered, Send, Shown
 from xce.agent.holdings import Holdings
+from xce.agent.ticks import in_ticks
 from xce.model.link import LINK, Phase, PhaseEvent
 from xce.model.message import (
     PROTOCOL,
-    TICK_BYTES,
     BindingNews,
     BindingPrepare,
     BindingRelease,
@@ -45,7 +45,6 @@ from xce.model.message import (
     TypesNews,
     Welcome,
 )
-from xce.model.value import Absent, Reading
 
 TICK_S = 0.1
 """Shortest time between two reports: what changes meanwhile goes in one."""
@@ -414,39 +413,3 @@ class Core:
             return NEVER
         patience = max(self.welcome.silent_after_ms / 1000, self._heartbeat_s)
         return max(self.heard + patience, self._asked_since + self._heartbeat_s)
-
-
-def in_ticks(feeds: Iterable[FeedTick], limit: int = TICK_BYTES * 3 // 4) -> list[list[FeedTick]]:
-    """Feeds in as few lists as messages are needed, in order; a large feed is spread over several.
-
-    Always at least one list: an empty full report says that the table is empty. `limit` is compared with a
-    generous estimate of the encoded size.
-    """
-    parts: list[list[FeedTick]] = [[]]
-    room = limit
-    for feed in feeds:
-        piece: dict[str, Reading | None] = {}
-        room -= len(feed.reporter) + 32
-        for name, reading in feed.values.items():
-            size = len(name) + _size(reading)
-            if room < size and (piece or parts[-1]):
-                if piece:
-                    parts[-1].append(msgspec.structs.replace(feed, values=piece))
-                parts.append([])
-                piece, room = {}, limit - len(feed.reporter) - 32
-            piece[name] = reading
-            room -= size
-        if piece or not feed.values:
-            parts[-1].append(msgspec.structs.replace(feed, values=piece) if piece != feed.values else feed)
-    return parts
-
-
-def _size(reading: Reading | None) -> int:
-    """No less than the bytes that a reading takes in MessagePack."""
-    if isinstance(reading, str):
-        return 4 * len(reading) + 8
-    if isinstance(reading, list):
-        return sum(4 * len(item) + 8 for item in reading) + 8
-    if isinstance(reading, Absent):
-        return 32 + 4 * len(reading.cause) + (_size(reading.last) if reading.last is not None else 0)
-    return 16

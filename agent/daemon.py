@@ -5,7 +5,6 @@ first reporter is started. Nothing here decides what is said or taken, and nothi
 the process does has a deadline. External reporters (`xce-reporter run`) are the same program in another role.
 """
 
-import errno
 import gc
 import importlib
 import math
@@ -18,12 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xce.agent import config, identity, status
+from xce.agent import config, identity, lock, status
 from xce.agent.control import Control
 from xce.agent.core import Core
 from xce.agent.effect import Deliver, Effect, Judge, Learn, Ordered
 from xce.agent.link import Link
-from xce.agent.lock import AlreadyRunning, Lock
+from xce.agent.lock import CannotStart
 from xce.agent.log import Log
 from xce.agent.memory import Memory
 from xce.agent.node import Node
@@ -73,10 +72,6 @@ LAST_WORDS_S = 0.05
 Settings = AgentFile | ExternalFile
 
 
-class CannotStart(Exception):
-    """The process ends before it began; the message is for whoever started it."""
-
-
 class Daemon:
     """One agent or external reporter. `read` gives the configuration, again at each reload.
 
@@ -90,7 +85,7 @@ class Daemon:
         self.faults: dict[str, str] = {}
         """What is or was wrong with the process itself, by what it is about; '' when it is right again."""
         self.memory = Memory(settings.state_directory)
-        self._locks = _prepare(settings, state=self.memory.directory)
+        self._locks = lock.take(settings.run_directory, self.memory.directory)
         try:
             self.name = identity.name_of(settings, role)
         except KeyFileError as error:
@@ -438,8 +433,8 @@ class Daemon:
         for part in (self._control, self._exporter, self.link, self.loop):
             if part is not None:
                 part.close()
-        for lock in self._locks:
-            lock.release()
+        for held in self._locks:
+            held.release()
 
 
 def run(read: Callable[[], Settings], path: str, *, role: Role) -> int:
@@ -463,19 +458,3 @@ def _has_claims(directory: str) -> bool:
         return bool(journal.live(directory))
     except ValueError:
         return True
-
-
-def _prepare(settings: Settings, *, state: str) -> list[Lock]:
-    """Directories and their locks: each belongs to one agent. `state`: '' if nothing may be kept."""
-    state = state or f"{settings.run_directory}/state"
-    try:
-        os.makedirs(settings.run_directory, mode=0o755, exist_ok=True)
-        os.makedirs(state, mode=0o755, exist_ok=True)
-        return [Lock(f"{directory}/agent.pid") for directory in (settings.run_directory, state)]
-    except AlreadyRunning as error:
-        raise CannotStart(str(error)) from error
-    except OSError as error:
-        hint = "it needs root, or directories of its own (run_directory, state_directory)"
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            hint = "make room there, then start it again"
-        raise CannotStart(f"cannot use {error.filename}: {error.strerror}; {hint}") from error

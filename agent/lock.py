@@ -1,25 +1,21 @@
-"""One agent per run directory: a locked file with the pid of who holds it.
+"""One agent for a run directory and a state directory: each has a locked file with the pid of who holds it.
 
 The kernel lets the lock go with the process, so a file that was left behind never blocks a start. The
 descriptor is close-on-exec: children do not keep the lock.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 
 
-class AlreadyRunning(Exception):
-    """Another process holds the lock; the message names its pid."""
-
-    def __init__(self, path: str, pid: str) -> None:
-        who = f"pid {pid}" if pid else "another process"
-        super().__init__(f"cannot start: {who} is already running with {path}")
-        self.path, self.pid = path, pid
+class CannotStart(Exception):
+    """The process ends before it began; the message is for whoever started it."""
 
 
 class Lock:
-    """Held from construction until `release` or the end of the process. Raises `AlreadyRunning`, OSError."""
+    """Held from construction until `release` or the end of the process. Raises `CannotStart`, OSError."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -31,7 +27,8 @@ class Lock:
         except BlockingIOError:
             pid = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
             os.close(self._fd)
-            raise AlreadyRunning(path, pid) from None
+            who = f"pid {pid}" if pid else "another process"
+            raise CannotStart(f"cannot start: {who} is already running with {path}") from None
         os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):  # a full disk: the pid is for words alone, the lock is held
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
@@ -42,3 +39,20 @@ class Lock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+
+
+def take(run_directory: str, state_directory: str) -> list[Lock]:
+    """Make the directories, and hold the lock of each. `state_directory`: '' if nothing may be kept there.
+
+    Raises `CannotStart`.
+    """
+    state = state_directory or f"{run_directory}/state"
+    try:
+        os.makedirs(run_directory, mode=0o755, exist_ok=True)
+        os.makedirs(state, mode=0o755, exist_ok=True)
+        return [Lock(f"{directory}/agent.pid") for directory in (run_directory, state)]
+    except OSError as error:
+        hint = "it needs root, or directories of its own (run_directory, state_directory)"
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            hint = "make room there, then start it again"
+        raise CannotStart(f"cannot use {error.filename}: {error.strerror}; {hint}") from error

@@ -32,6 +32,7 @@ def run(argv: Sequence[str]) -> int:
         return _in_claim(own, list(argv[len(own) + 1 :]))
     import xce.agent.diet  # noqa: F401, PLC0415 - before everything else
     from xce.agent import config, daemon  # noqa: PLC0415
+    from xce.agent.lock import CannotStart  # noqa: PLC0415
     from xce.agent.memory import Memory  # noqa: PLC0415
     from xce.model.configuration import AgentFile  # noqa: PLC0415
     from xce.model.refusal import ConfigRefused  # noqa: PLC0415
@@ -50,7 +51,7 @@ def run(argv: Sequence[str]) -> int:
         return daemon.run(read, path, role=Role.AGENT)
     except ConfigRefused as refused:
         output.fail(PROGRAM, "\n".join(str(error) for error in refused.errors))
-    except daemon.CannotStart as error:
+    except CannotStart as error:
         output.fail(PROGRAM, str(error))
     return TROUBLE
 

@@ -8,8 +8,9 @@ import pytest
 
 from tests.agent.pad import Pad
 from xce.agent import core
-from xce.agent.core import Core, Identity, in_ticks
+from xce.agent.core import Core, Identity
 from xce.agent.effect import Close, Deliver, Learn, Open, Send, Shown
+from xce.agent.ticks import in_ticks
 from xce.model.claim import BindingState
 from xce.model.instance import Instance, Inventory
 from xce.model.link import Phase

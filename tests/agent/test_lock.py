@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from xce.agent.lock import AlreadyRunning, Lock
+from xce.agent.lock import CannotStart, Lock
 
 
 def test_a_second_holder_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     path = str(tmp_path / "agent.pid")
     first = Lock(path)
-    with pytest.raises(AlreadyRunning, match=f"pid {os.getpid()} is already running"):
+    with pytest.raises(CannotStart, match=f"pid {os.getpid()} is already running"):
         Lock(path)
     first.release()
     first.release()
