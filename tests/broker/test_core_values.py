@@ -1,5 +1,6 @@
 """Readings: what is taken, what is refused and how that shows, and when it turns stale."""
 
+import time
 from typing import Any
 
 import pytest
@@ -258,11 +259,9 @@ def test_ten_thousand_hosts_are_looked_over_in_a_moment() -> None:
     many: dict[str, list[str]] = {f"n{number}": [] for number in range(10_000)}
     world = World(files=site(groups_of=many))
     world.wait(1)
-    import time
-
-    began = time.perf_counter()
+    began = time.thread_time()
     world.broker.second(world.now + 1)
-    assert time.perf_counter() - began < 0.05
+    assert time.thread_time() - began < 0.05
 
 
 # ---------------------------------------------------------------------------------------------- resync
