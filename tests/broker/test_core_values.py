@@ -43,8 +43,17 @@ def test_only_what_changed_is_told() -> None:
     world, agent = joined(fan=1, lab="a", ok=True)
     watcher = follow(world)
     agent.report(fan=1, lab="b", ok=True)
-    assert [delta.locations for delta in world.got(watcher, m.Delta)] == [
-        {"host:node1": m.LocationChange(values={"lab": "b"})}
+    assert [(delta.values, delta.locations) for delta in world.got(watcher, m.Delta)] == [
+        ({"host:node1": {"lab": "b"}}, {})
+    ]
+
+
+def test_a_withdrawn_value_is_told_as_a_change_of_its_location() -> None:
+    world, agent = joined(fan=1, lab="a")
+    watcher = follow(world)
+    agent.report(fan=2, lab=None)
+    assert [(delta.values, delta.locations) for delta in world.got(watcher, m.Delta)] == [
+        ({}, {"host:node1": m.LocationChange(values={"fan": 2, "lab": None})})
     ]
 
 

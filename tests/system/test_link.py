@@ -283,7 +283,7 @@ def test_a_restart_of_the_agent_withdraws_nothing_that_is_still_there(site: Site
         while states[-1:] != ["available"] or not gone:
             event = watch.next(10)
             assert isinstance(event, Changed), event
-            change = event.delta.locations.get("host:node1", LocationChange())
+            change = event.delta.changes().get("host:node1", LocationChange())
             states += [change.state] if change.state else []
             gone |= change.values.get("gone", 1) is None
             assert change.values.get("scratch_gb", 7) == 7
