@@ -64,6 +64,8 @@ claims:
       scratch: {{memory: {{}}}}
       grace_s: 1
 """
+# /dev/full and /dev/zero stand in for /dev/card0 and /dev/card1: every host has them, and nobody misses them.
+# Neither is in the profile's `devices`, so that a job has them by a claim alone.
 CARDS = """\
 #!/bin/sh
 # Two cards of a kind that nobody has heard of: a reporter names the device files, and that is all it takes.
@@ -327,7 +329,8 @@ def claim(demo: Demo) -> None:
         told("No claim is shown: it needs root, cgroup v2 and bpf(2); xce-agent doctor says what lacks.")
         return
     told(
-        "A claim: one of the two cards that a reporter has named, data read-only, scratch of 8 MB, two ports."
+        "A claim: one of two cards, data read-only, scratch of 8 MB, two ports. This host may have no cards: "
+        "a reporter (DEMO/reporters.d/cards) calls /dev/full one, and /dev/zero the other."
     )
     demo.until(
         "the cards are known", lambda: "card" in demo.run("xce-broker", "hosts", show=False).split(NODE)[-1]

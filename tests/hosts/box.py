@@ -12,6 +12,7 @@ mmdebstrap and a Debian mirror for the first build; without them the tests are s
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -69,9 +70,15 @@ def base() -> Path:
         pytest.skip("boots a host: needs root")
     known = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()
     tree = FOLDER / f"{SUITE}-{known[:8]}"
-    if (tree / ".complete").exists():
-        return tree
     FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two runs one builds
+        if not (tree / ".complete").exists():
+            _build(tree)
+    return tree
+
+
+def _build(tree: Path) -> None:
     making = FOLDER / f"{tree.name}.{os.getpid()}"
     command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(making)]
     done = subprocess.run([*command, _mirror()], capture_output=True, text=True, check=False, timeout=600)
@@ -83,7 +90,6 @@ def base() -> Path:
         (making / f"etc/systemd/system/{unit}.service").symlink_to("/dev/null")
     (making / ".complete").touch()
     making.rename(tree)
-    return tree
 
 
 def _mirror() -> str:

@@ -29,28 +29,24 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(made)
     folder = tmp_path_factory.mktemp("packages")
     copy = tree.copy_to(tmp_path_factory.mktemp("next") / "tree")
-    wheels = os.environ.get("XCE_RPM_CACHE", "/var/tmp/xce-rpm")
-    build(tree.ROOT, Path(wheels), folder)
+    build(tree.ROOT, folder)
     default = copy / "etc/agent.yaml"
     default.write_text(default.read_text() + "\n# New in this version.\n#novelty: true\n")
-    build(copy, Path(wheels), folder / "next", version=NEXT)
+    build(copy, folder / "next", version=NEXT)
     return folder
 
 
-def build(source: Path, cache: Path, into: Path, *, version: str = "") -> None:
-    """Run the tree's own build, with the wheels of an earlier one; the packages alone land in `into`."""
-    environment = os.environ | ({"XCE_RPM_VERSION": version} if version else {})
+def build(source: Path, into: Path, *, version: str = "") -> None:
+    """Run the tree's own build, with the wheels of an earlier one, whoever made it."""
+    environment = {"XCE_RPM_CACHE": "/var/tmp/xce-rpm"} | os.environ
+    environment |= {"XCE_RPM_VERSION": version} if version else {}
     script = source / "packaging/rpm/build"
     done = subprocess.run(
-        [str(script), str(cache)], env=environment, capture_output=True, text=True, check=False, timeout=600
+        [str(script), str(into)], env=environment, capture_output=True, text=True, check=False, timeout=600
     )
     if done.returncode != 0 and "rpmbuild: command not found" in done.stderr:
         pytest.skip("needs rpmbuild: apt-get install rpm")
     assert done.returncode == 0, done.stdout + done.stderr
-    into.mkdir(exist_ok=True)
-    for line in done.stdout.splitlines():
-        if line.endswith(".rpm"):
-            shutil.move(line, into / Path(line).name)
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +64,7 @@ def older(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for begin, end in (("%package csi-node-helper", "%prep"), ("%preun csi-node-helper", "%pre broker")):
         text = text[: text.index(begin)] + text[text.index(end) :]
     spec.write_text(text)
-    build(copy, Path(os.environ.get("XCE_RPM_CACHE", "/var/tmp/xce-rpm")), folder, version=OLDER)
+    build(copy, folder, version=OLDER)
     return folder
 
 
