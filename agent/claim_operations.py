@@ -320,11 +320,19 @@ def _document(entry: "Entry", report: "Report", standing: str) -> dict[str, Any]
                 "what": steps.describe(work.step),
                 "state": str(work.state),
                 "evidence": {name: one for name, one in work.evidence.items() if name != "variables"}
-                | {name: one for name, one in entry.progress.get(number, {}).items() if name == "used"},
+                | _used(entry, number),
             }
             for number, work in enumerate(entry.works)  # whoever asks may see all but what a job was told
         ],
     }
+
+
+def _used(entry: "Entry", number: int) -> dict[str, Any]:
+    """How much of a scratch directory is, where that is looked at."""
+    from xce.prepare.scratch import Progress  # noqa: PLC0415 - as above
+
+    held = entry.progress.get(number, {}).get(Progress)
+    return {"used": held.used} if held is not None and held.used is not None else {}
 
 
 def _evidence(entry: "Entry", kind: str) -> dict[str, Any]:

@@ -8,10 +8,9 @@ import errno
 import fcntl
 import os
 import signal
-from pathlib import Path
 from typing import NamedTuple
 
-from xce.linux import mountinfo
+from xce.linux import mountinfo, proc
 
 
 class Cgroup(NamedTuple):
@@ -110,9 +109,12 @@ class Cgroup(NamedTuple):
 
     def remove(self) -> bool:
         """Remove it and the groups below; False if a process is still in it (call again later)."""
-        emptied = [child.remove() for child in self.children()]
-        if not all(emptied):
-            return False
+        if self._removed():
+            return True
+        emptied = [child.remove() for child in self.children()]  # most of the time there are none
+        return bool(emptied) and all(emptied) and self._removed()
+
+    def _removed(self) -> bool:
         try:
             os.rmdir(self.path)
         except FileNotFoundError:
@@ -167,20 +169,11 @@ class Cgroup(NamedTuple):
 
     def _read(self, file: str) -> str:
         try:
-            fd = os.open(f"{self.path}/{file}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return ""
-        try:
-            text = b""
-            while chunk := os.read(fd, 1 << 16):
-                text += chunk
-            return text.decode("ascii")
+            return proc.content(f"{self.path}/{file}").decode("ascii")
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
                 return ""  # gone, just going, or a threaded group
             raise
-        finally:
-            os.close(fd)
 
     def _write(self, file: str, text: str) -> None:
         fd = os.open(f"{self.path}/{file}", os.O_WRONLY | os.O_CLOEXEC)
@@ -220,7 +213,7 @@ class Inhabited:
 
 def own(proc_root: str = "/proc", pid: int | str = "self") -> Cgroup | None:
     """The version 2 group that a process (the caller) is in; None if there is none that we can see."""
-    lines = Path(proc_root, str(pid), "cgroup").read_text(encoding="utf-8").splitlines()
+    lines = proc.content(f"{proc_root}/{pid}/cgroup").decode().splitlines()
     inside = next((line[3:] for line in lines if line.startswith("0::")), None)
     if inside is None:
         return None

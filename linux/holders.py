@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -186,29 +187,34 @@ class Sought(NamedTuple):
     """How he says it: `NAME=VALUE` among his variables."""
 
 
-def of_copies(sought: Sought, *, proc_root: str = "/proc") -> list[Holder]:
-    """One process of each other mount namespace that has a copy: a container, which has it elsewhere."""
-    done = {_namespace("self", proc_root), ""}
-    doubtful: set[str] = set()
-    ours = {(mount.point, mount.device) for mount in mountinfo.read(proc_root)}
-    found = []
-    for name in os.listdir(proc_root):
+def of_copies(sought: Collection[Sought], *, proc_root: str = "/proc") -> dict[str, list[Holder]]:
+    """By point: one process of each other mount namespace that has a copy, as a container has it elsewhere.
+
+    In one look for all of them, since that goes by every process.
+    """
+    own, devices = _namespace("self", proc_root), {one.device for one in sought}
+    ours = {(mount.point, mount.device) for mount in mountinfo.read(proc_root, devices=devices)}
+    doubtful: dict[str, set[Sought]] = {}
+    found: dict[str, list[Holder]] = {}
+    for name in os.listdir(proc_root) if sought else []:
         namespace = _namespace(name, proc_root) if name.isdecimal() else ""
-        if namespace in done:
+        if namespace in {own, ""}:
             continue
         with contextlib.suppress(OSError):
+            copied: set[Sought] = set()
             if namespace not in doubtful:
-                copied = _has_copy(sought, mountinfo.read(proc_root, name), ours)
-                (doubtful if copied is None else done).add(namespace)
-                if copied is False:
-                    continue
-            if namespace in doubtful:
-                if not proc.has_variable(int(name), sought.mark, proc_root):
-                    continue
-                done.add(namespace)
-            if process := proc.process(int(name), proc_root):
-                how = f"mount namespace {namespace}"
-                found.append(Holder(process.pid, process.name, process.started, how))
+                mounts = mountinfo.read(proc_root, name, devices)
+                judged = {one: _has_copy(one, mounts, ours) for one in sought}
+                copied = {one for one, has in judged.items() if has}
+                doubtful[namespace] = {one for one, has in judged.items() if has is None}
+            told = partial(proc.has_environment, int(name), proc_root=proc_root)
+            said = {one for one in doubtful[namespace] if told(one.mark)}
+            doubtful[namespace] -= said
+            process = proc.process(int(name), proc_root) if copied or said else None
+            for one in copied | said if process else ():
+                assert process is not None
+                holder = Holder(process.pid, process.name, process.started, f"mount namespace {namespace}")
+                found.setdefault(one.point, []).append(holder)
     return found
 
 

@@ -4,8 +4,10 @@ import os
 import re
 import select
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
+
+from xce.linux import proc
 
 LOCAL = frozenset(
     re.findall(
@@ -39,10 +41,18 @@ class Mount(NamedTuple):
     super_options: str
 
 
-def read(proc_root: str = "/proc", pid: int | str = "self") -> list[Mount]:
-    """All mounts that `pid` sees, in mount order."""
-    path = Path(proc_root, str(pid), "mountinfo")
-    return parse(path.read_text(encoding="utf-8", errors="surrogateescape"))
+def _text(proc_root: str, pid: int | str = "self") -> str:
+    return proc.content(f"{proc_root}/{pid}/mountinfo").decode(errors="surrogateescape")
+
+
+def read(
+    proc_root: str = "/proc", pid: int | str = "self", devices: AbstractSet[str] | None = None
+) -> list[Mount]:
+    """All mounts that `pid` sees, in mount order; of these devices alone if they are given."""
+    lines = _text(proc_root, pid).splitlines()
+    if devices is not None:
+        lines = [line for line in lines if not devices.isdisjoint(line.split(" ", 3)[2:3])]
+    return _parsed(lines)
 
 
 class Table:
@@ -97,9 +107,7 @@ class Table:
 
 def one(number: int, proc_root: str = "/proc") -> Mount | None:
     """The mount with that id, if we see it."""
-    path = Path(proc_root, "self", "mountinfo")
-    text = "\n" + path.read_text(encoding="utf-8", errors="surrogateescape")
-    _, found, rest = text.partition(f"\n{number} ")
+    _, found, rest = f"\n{_text(proc_root)}".partition(f"\n{number} ")
     return _parse_line(f"{number} {rest.partition(chr(10))[0]}") if found else None
 
 
@@ -155,7 +163,11 @@ def may_hang(
 
 def parse(text: str) -> list[Mount]:
     """The mounts of a mountinfo file; lines that are not of that form are left out."""
-    return [mount for line in text.splitlines() if (mount := _parse_line(line)) is not None]
+    return _parsed(text.splitlines())
+
+
+def _parsed(lines: Iterable[str]) -> list[Mount]:
+    return [mount for line in lines if (mount := _parse_line(line)) is not None]
 
 
 def _parse_line(line: str) -> Mount | None:

@@ -4,8 +4,9 @@ A process that is gone reads as None or '': between listing and reading it may e
 """
 
 import os
-from pathlib import Path
 from typing import NamedTuple
+
+_PIECE = 1 << 16
 
 
 class Process(NamedTuple):
@@ -47,11 +48,6 @@ def real_user(pid: int, proc_root: str = "/proc") -> int | None:
     return None
 
 
-def has_variable(pid: int, setting: str, proc_root: str = "/proc") -> bool:
-    """Whether a process was started with `NAME=VALUE` among its variables."""
-    return setting in _read(f"{proc_root}/{pid}/environ").split("\0")
-
-
 def processes(proc_root: str = "/proc") -> list[Process]:
     """All processes that can be seen."""
     numbers = (int(name) for name in os.listdir(proc_root) if name.isdigit())
@@ -67,7 +63,7 @@ def wait_channel(pid: int, proc_root: str = "/proc") -> str:
 def has_environment(pid: int, entry: str, proc_root: str = "/proc") -> bool:
     """Whether a process was started with `entry` ('NAME=VALUE') in its environment, as far as we may know."""
     try:
-        held = Path(proc_root, str(pid), "environ").read_bytes()
+        held = content(f"{proc_root}/{pid}/environ")
     except OSError:
         return False
     return os.fsencode(entry) in held.split(b"\0")
@@ -89,8 +85,20 @@ def resident_bytes(pid: int | str = "self", proc_root: str = "/proc") -> int:
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
 
 
+def content(path: str) -> bytes:
+    """All that a file of the kernel's says, in as few calls as it takes. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = os.read(fd, _PIECE)
+        while more := os.read(fd, _PIECE):
+            text += more
+        return text
+    finally:
+        os.close(fd)
+
+
 def _read(path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        return content(path).decode(errors="replace")
     except OSError:
         return ""

@@ -4,8 +4,9 @@ Directory services are not asked: their answer can take for ever, and nothing he
 user is a local system user.
 """
 
-from pathlib import Path
 from typing import NamedTuple
+
+from xce.linux import proc
 
 
 class User(NamedTuple):
@@ -18,7 +19,7 @@ class User(NamedTuple):
 
 def find(name: str, file: str = "/etc/passwd") -> User | None:
     """The user of that name; None if the file has none. Raises OSError if it cannot be read."""
-    for line in Path(file).read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in proc.content(file).decode(errors="replace").splitlines():
         fields = line.split(":")
         if fields[0] == name and len(fields) >= 4 and fields[2].isdigit() and fields[3].isdigit():
             return User(name, int(fields[2]), int(fields[3]))

@@ -8,7 +8,17 @@ filter and file come from the same evidence.
 import os
 import stat
 
-from xce.prepare.mounts import Whose, ask, changed, found, having, make_point, need_visible, take_off
+from xce.prepare.mounts import (
+    Whose,
+    ask,
+    changed,
+    found,
+    having,
+    make_point,
+    need_visible,
+    take_off,
+    take_off_early,
+)
 from xce.prepare.owner import look_up
 from xce.prepare.step import ERRAND_S, At, Block, Csi, Done, Evidence, Note, Outcome, Plain, StepFailed, Wait
 
@@ -81,6 +91,11 @@ class BlockHandler(Plain[Block]):
         if not stat.S_ISBLK(about.st_mode) or number != evidence["number"]:
             return f"{device_of(step)} is not block device {evidence['number']} any more"
         return ""
+
+    def quiesce(self, step: Block, evidence: Evidence, at: At) -> Outcome:
+        """Nobody is left who could use it."""
+        ours = having(kind="tmpfs", source=_SOURCE)
+        return take_off_early(step.point, ours, evidence, at, whose=Whose.BINDING)
 
     def undo(self, step: Block, evidence: Evidence, at: At) -> Outcome:
         """Take it off; whoever has the device open keeps it there, and is named."""

@@ -104,11 +104,21 @@ class Books:
 
     def _at(self, entry: Entry, number: int) -> At:
         peers = _Peers(entry, self._by_key.get(entry.keys[number], {}))
-        earlier = [(work.step, work.evidence) for work in entry.works[:number]]
         progress = entry.progress.setdefault(number, {})
         rollback = entry.phase is Phase.UNDOING
         host = entry.order.binding.host
-        return At(self.node, entry.id, number, peers, earlier, progress, rollback, entry.words, host)
+        return At(
+            self.node,
+            entry.id,
+            number,
+            peers,
+            entry.works,
+            progress,
+            entry.copies,
+            rollback,
+            entry.words,
+            host,
+        )
 
     def holders(self, wanted: Sequence[Chosen]) -> Iterator[tuple[Chosen, Entry]]:
         """Who has any of these instances, or a part or the whole of one, in whatever phase."""
@@ -142,11 +152,11 @@ class Books:
             ):
                 raise PlanRefused(problem)
 
-    def _move(self, entry: Entry, event: Event, **fields: str | int) -> None:
+    def _move(self, entry: Entry, event: Event, *, synced: bool = True, **fields: str | int) -> None:
         """A phase further, on disk first."""
         phase = PHASES.step(entry.phase, event)
         order = msgspec.structs.replace(entry.order, phase=phase, **fields)
-        self._write(entry, {}, f"order.{phase}", order=order)
+        self._write(entry, {}, f"order.{phase}", order=order, synced=synced)
         entry.wake, entry.waiting = 0.0, None
 
     def _fail(self, entry: Entry, reason: str) -> None:
@@ -160,9 +170,10 @@ class Books:
         *,
         order: Order | None = None,
         kept: Kept | None = None,
+        synced: bool = True,
     ) -> None:
         self.node.mark(f"{what}.before-write")
-        self.journal.put(order, entry.unwritten | works, entry.id, kept)
+        self.journal.put(order, entry.unwritten | works, entry.id, kept, synced=synced)
         self.node.mark(f"{what}.after-write")
         entry.unwritten.clear()
         entry.order = order or entry.order

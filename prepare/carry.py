@@ -92,7 +92,7 @@ class Carrier(Books):
             if problem := self._observe(entry, number):
                 self._fail(entry, f"not as it should be: {problem} ({steps.describe(work.step)})")
                 return
-        self._move(entry, Event.VERIFIED)
+        self._move(entry, Event.VERIFIED, synced=False)  # after a failure of the machine it is void anyway
 
     def _look(self, entry: Entry) -> bool:
         """What every step will make is written down in one stroke, before anything is made."""
@@ -147,11 +147,12 @@ class Carrier(Books):
                 self._hold(entry, outcome)
                 return None
             noted = msgspec.structs.replace(entry.works[number], evidence=outcome.evidence)
-            self._write(entry, {number: noted}, f"{_kind(step)}.note")
+            self._write(entry, {number: noted}, f"{_kind(step)}.note", synced=outcome.synced)
 
     def _take_back(self, entry: Entry) -> None:
         if entry.undo_since is None:
             entry.undo_since = self.node.clock()
+        entry.copies.look_anew()
         begun = [n for n, work in enumerate(entry.works) if work.state != StepState.UNDONE]
         if not entry.quiesced:
             for number in begun:

@@ -52,6 +52,7 @@ class Finder:
 
     def __init__(self, proc: str = "/proc", sys: str = "/sys", dev: str = "/dev") -> None:
         self.proc, self.sys, self.dev = Path(proc), Path(sys), Path(dev)
+        self._dev = dev
         self._majors: dict[str, int] | None = None
 
     def find(self, device: Device) -> Resolved:
@@ -212,10 +213,8 @@ class Finder:
 
     def _named(self, path: str, device: Device) -> File:
         """A file that the profile lets a reporter name."""
-        relative = path.removeprefix("/dev/")
-        place = self.dev / relative if relative != path else Path(path)
         try:
-            found = os.stat(place, follow_symlinks=False)
+            found = os.stat(place_of(path, self._dev), follow_symlinks=False)
         except OSError as error:
             raise StepFailed(f"device file {path} of {device.id}: {error.strerror}") from error
         if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
@@ -225,7 +224,7 @@ class Finder:
 
     def _file(self, name: str, major: int | None, minor: int | None, *, exclusive: bool = True) -> File:
         try:
-            found = os.stat(self.dev / name, follow_symlinks=False)
+            found = os.stat(f"{self._dev}/{name}", follow_symlinks=False)
             if stat.S_ISCHR(found.st_mode):
                 major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
         except OSError:
@@ -240,6 +239,11 @@ class Finder:
             pairs = [line.split() for line in characters.splitlines()]
             self._majors = {pair[1]: int(pair[0]) for pair in pairs if len(pair) == 2 and pair[0].isdecimal()}
         return self._majors.get(driver)
+
+
+def place_of(path: str, dev: str) -> str:
+    """Where a device file is found: `dev` stands for /dev."""
+    return dev + path.removeprefix("/dev") if path.startswith("/dev/") else path
 
 
 def _field(path: Path, name: str) -> str | None:

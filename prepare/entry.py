@@ -10,6 +10,7 @@ from xce.model.claim import BindingState, Condition
 from xce.model.transition import Machine
 from xce.model.value import digest_of
 from xce.prepare import steps
+from xce.prepare.copies import Copies
 from xce.prepare.journal import Order, Tombstone, Work
 from xce.prepare.step import Csi, Evidence, Ports, Wait
 
@@ -117,11 +118,14 @@ class Entry:
         *,
         served: float = 0.0,
     ) -> None:
-        self.order, self.works, self.words = order, works, words
+        self.works, self.words = works, words
+        self.order = order
         self.served = served
         """Clock at which it was last carried on; 0: it was ordered, and it has not been yet."""
         self.keys = [steps.key(work.step) for work in works]
-        self.progress: dict[int, dict[str, Any]] = {}
+        self.progress: dict[int, dict[type, Any]] = {}
+        """What handlers keep, by step."""
+        self.copies = Copies()
         self.unwritten: dict[int, Work] = {}
         """Steps that are further in memory than on disk."""
         self.remarks: list[str] = []
@@ -142,9 +146,13 @@ class Entry:
         return self.order.binding.id
 
     @property
-    def phase(self) -> Phase:
-        """What is being done."""
-        return Phase(self.order.phase)
+    def order(self) -> Order:
+        """As it was written last."""
+        return self._order
+
+    @order.setter
+    def order(self, order: Order) -> None:
+        self._order, self.phase = order, Phase(order.phase)
 
     @property
     def wants_words(self) -> bool:

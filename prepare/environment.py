@@ -7,14 +7,15 @@ paths are others (`/xce/NAME`) than on the host.
 
 import contextlib
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
 from xce.prepare import names
 from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
-from xce.prepare.mounts import own_directory, remove_point
+from xce.prepare.mounts import own_directory
 from xce.prepare.render import (
     BINDING,
     CDI_KIND,
@@ -38,10 +39,12 @@ from xce.prepare.step import (
     Ports,
     Scratch,
     Shared,
+    Step,
 )
 
 CDI_PREFIX = "xce-claim_"
 """Before the binding in the name of its CDI file."""
+Earlier: TypeAlias = Sequence[tuple[Step, Evidence]]
 
 
 class EnvironmentHandler(Plain[Environment]):
@@ -58,8 +61,9 @@ class EnvironmentHandler(Plain[Environment]):
     def do(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
         """Write the files."""
         files, variables = _contents(step, at)
+        for directory in {os.path.dirname(path) for path in files}:
+            own_directory(directory)
         for path, text in files.items():
-            own_directory(os.path.dirname(path))
             write_whole(path, text)
             at.node.mark(f"environment.written-{os.path.basename(path).partition('_')[0]}")
         return Done(
@@ -85,8 +89,6 @@ class EnvironmentHandler(Plain[Environment]):
                     os.unlink(name)
         at.node.mark("environment.removed")
         with contextlib.suppress(OSError):
-            remove_point(f"{step.directory}/.")
-        with contextlib.suppress(OSError):
             os.rmdir(step.directory)
         return Done()
 
@@ -109,8 +111,10 @@ def _paths(step: Environment) -> dict[str, str]:
 
 def _contents(step: Environment, at: At) -> tuple[dict[str, str], dict[str, str]]:
     """What is in each file, and the variables on the host."""
-    paths, devices = _paths(step), _devices(at)
-    variables = _variables(step, at, devices, inside=False)
+    paths, earlier = _paths(step), at.earlier
+    devices, mounts = _devices(earlier), _mounts(earlier)
+    rendered = {BINDING: step.binding, "XCE_CLAIM": step.claim, **device_variables(devices)}
+    variables = step.variables | rendered | _places(earlier, mounts, inside=False)
     files = {
         paths["env"]: env_file(variables),
         paths["json"]: _json(
@@ -118,14 +122,14 @@ def _contents(step: Environment, at: At) -> tuple[dict[str, str], dict[str, str]
                 "binding": step.binding,
                 "claim": step.claim,
                 "variables": variables,
-                "devices": [msgspec.to_builtins(one) for one in devices],
-                "mounts": _mounts(at),
+                "devices": devices,
+                "mounts": mounts,
             }
         ),
     }
     if step.cdi:
-        within = _variables(step, at, devices, inside=True)
-        files[paths["cdi"]] = _json(cdi(step.binding, within, devices, _mounts(at)))
+        within = step.variables | rendered | _places(earlier, mounts, inside=True)
+        files[paths["cdi"]] = _json(cdi(step.binding, within, devices, mounts))
     return files, variables
 
 
@@ -133,19 +137,19 @@ def _json(document: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
-def _devices(at: At) -> list[Resolved]:
+def _devices(earlier: Earlier) -> list[Resolved]:
     return [
-        msgspec.convert(one, Resolved)
-        for step, evidence in at.earlier
+        one
+        for step, evidence in earlier
         if isinstance(step, Filter)
-        for one in evidence.get("devices", [])
+        for one in msgspec.convert(evidence.get("devices", []), list[Resolved])
     ]
 
 
-def _mounts(at: At) -> list[dict[str, Any]]:
+def _mounts(earlier: Earlier) -> list[dict[str, Any]]:
     """Everything that is mounted or lies somewhere, by name."""
     found: list[dict[str, Any]] = []
-    for step, evidence in at.earlier:
+    for step, evidence in earlier:
         if isinstance(step, Bind):
             found.append(_mount(step.name, step.point, read_only=step.read_only))
         elif isinstance(step, Scratch):
@@ -159,24 +163,28 @@ def _mount(name: str, point: str, *, read_only: bool) -> dict[str, Any]:
     return {"name": name, "point": point, "inside": f"{INSIDE}/{names.encode(name)}", "read_only": read_only}
 
 
-def _variables(step: Environment, at: At, devices: list[Resolved], *, inside: bool) -> dict[str, str]:
-    rendered = {BINDING: step.binding, "XCE_CLAIM": step.claim, **device_variables(devices)}
-    for mount in _mounts(at):
-        rendered[name_variable("XCE_DIR_", mount["name"])] = mount["inside" if inside else "point"]
-    for other, evidence in at.earlier:
-        if isinstance(other, Block):
-            where = f"{INSIDE}/{names.encode(other.name)}" if inside else device_of(other)
-            rendered[name_variable("XCE_DEVICE_", other.name)] = where
-        if isinstance(other, Ports):
+def _places(earlier: Earlier, mounts: Sequence[dict[str, Any]], *, inside: bool) -> dict[str, str]:
+    """Variables that say where things are: on the host, or `inside` a container."""
+    where = "inside" if inside else "point"
+    found = {name_variable("XCE_DIR_", mount["name"]): mount[where] for mount in mounts}
+    for step, evidence in earlier:
+        if isinstance(step, Block):
+            place = f"{INSIDE}/{names.encode(step.name)}" if inside else device_of(step)
+            found[name_variable("XCE_DEVICE_", step.name)] = place
+        if isinstance(step, Ports):
             ports = ",".join(str(port) for port in evidence["ports"])
-            rendered[name_variable("XCE_PORTS_", other.name)] = ports
-    return {**step.variables, **rendered}
+            found[name_variable("XCE_PORTS_", step.name)] = ports
+    return found
 
 
 def write_whole(path: str, text: str) -> None:
     """Replace a file: readers see the old text or the new one."""
     how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(f"{path}.new", how, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        left = memoryview(text.encode())
+        while left:
+            left = left[os.write(fd, left) :]
+    finally:
+        os.close(fd)
     os.rename(f"{path}.new", path)

@@ -6,7 +6,6 @@ descriptor that is open is never revoked: the filter is there before the first p
 only when nobody has its devices open any more.
 """
 
-import functools
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -18,13 +17,18 @@ from xce.linux.bpf import Program, Rule
 from xce.linux.openfiles import DeviceNumber
 from xce.prepare import isolation, names
 from xce.prepare.block import device_of, number_of
-from xce.prepare.devices import File, Finder, Resolved
+from xce.prepare.devices import File, Finder, Resolved, place_of
 from xce.prepare.group import group_of, old_group_of
 from xce.prepare.inuse import listed, refuse_used, still_used
 from xce.prepare.render import INSIDE
 from xce.prepare.step import At, Block, Done, Evidence, Filter, Outcome, Plain, StepFailed
 
-_GAP = "gap"
+
+class _Progress(msgspec.Struct):
+    """Kept while a filter is looked after."""
+
+    gap: bool = False
+    """It may have been away for a moment."""
 
 
 def program_name(group: str) -> str:
@@ -56,20 +60,18 @@ class FilterHandler(Plain[Filter]):
         if extras := finder.extras(step.extras):
             found.append(Resolved(id="extras", kind="extras", files=extras))
         found += [_volume(volume, at) for volume in step.volumes]
-        if not evidence and (
-            waiting := refuse_used(found, step.daemons, group_of(step.group, at).pids(), at)
-        ):
+        if not evidence and (waiting := refuse_used(found, step.daemons, group_of(step.group, at), at)):
             return waiting
         rules = _rules(step.base, found, at)
         program = self._apply(step.group, rules, at)
         if evidence:
-            at.progress[_GAP] = True  # it may have been away
+            at.kept(_Progress).gap = True  # it may have been away
         return Done(
             {
                 "mechanism": how.mechanism,
                 "program": program,
                 "rules": bpf.words(rules),
-                "devices": [msgspec.to_builtins(one) for one in found],
+                "devices": msgspec.to_builtins(found),
             }
         )
 
@@ -112,20 +114,18 @@ class FilterHandler(Plain[Filter]):
         name = program_name(group)
         fd = os.open(group_of(group, at).path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            new = bpf.load(bpf.compile_rules(rules), name)
+            new = bpf.load(code := bpf.compile_rules(rules), name)
             try:
-                _swap(fd, new, name)
+                ours = _swap(fd, new, name)
             finally:
                 os.close(new)
             at.node.mark("filter.attached")
-            ours = [program for program in bpf.programs(fd) if program.name == name]
         except PermissionError as error:
             raise StepFailed(f"device isolation unavailable: {_why(group_of(group, at).path)}") from error
         finally:
             os.close(fd)
-        if len(ours) != 1:
-            raise StepFailed("device isolation unavailable: the kernel does not list the filter given to it")
-        return {"id": ours[0].id, "tag": ours[0].tag, "name": name}
+        _TAGS.know(code, ours.tag)
+        return {"id": ours.id, "tag": ours.tag, "name": name}
 
     def _changed(self, group: str, rules: Sequence[Rule], at: At) -> str:
         """Compared with what the rules give now: the kernel's tag is a hash of the instructions."""
@@ -142,7 +142,7 @@ class FilterHandler(Plain[Filter]):
         ours = [program for program in there if program.name == name]
         if len(ours) != 1:
             return f"its device filter was taken away{_others(there, name)}"
-        if ours[0].tag != _tag(bpf.compile_rules(rules)):
+        if ours[0].tag != _TAGS.of(bpf.compile_rules(rules)):
             return "its device filter was changed"
         return (
             f"a stranger's device filter may deny it its devices{others}"
@@ -151,11 +151,12 @@ class FilterHandler(Plain[Filter]):
         )
 
 
-def _swap(group: int, new: int, name: str) -> None:
+def _swap(group: int, new: int, name: str) -> Program:
     """One program of ours, in one stroke; a second one can only be left by a crash of an older version."""
     ours = [program for program in bpf.programs(group) if program.name == name]
-    if ours and ours[0].tag == bpf.describe(new).tag and len(ours) == 1:
-        return
+    made = bpf.describe(new)
+    if len(ours) == 1 and ours[0].tag == made.tag:
+        return ours[0]
     held = [bpf.open_program(program.id) for program in ours]
     try:
         bpf.attach(group, new, replacing=held[0] if held else None)
@@ -164,16 +165,34 @@ def _swap(group: int, new: int, name: str) -> None:
     finally:
         for fd in held:
             os.close(fd)
+    return made
 
 
-@functools.lru_cache(maxsize=1024)
-def _tag(code: bytes) -> str:
-    """The kernel's hash of a program; asked for once, since it is looked at every second."""
-    program = bpf.load(code, "xce_tag")
-    try:
-        return bpf.describe(program).tag
-    finally:
-        os.close(program)
+class _Tags:
+    """The kernel's hashes of programs, as it said when one was loaded: they are looked at every second."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most, self._tags = most, dict[bytes, str]()
+
+    def know(self, code: bytes, tag: str) -> None:
+        """As it was loaded just now."""
+        self._tags.pop(code, None)
+        if len(self._tags) >= self._most:
+            del self._tags[next(iter(self._tags))]
+        self._tags[code] = tag
+
+    def of(self, code: bytes) -> str:
+        """The tag; one that is not known is asked for."""
+        if code not in self._tags:
+            program = bpf.load(code, "xce_tag")
+            try:
+                self.know(code, bpf.describe(program).tag)
+            finally:
+                os.close(program)
+        return self._tags[code]
+
+
+_TAGS = _Tags()
 
 
 def _others(there: Iterable[Program], name: str) -> str:
@@ -202,7 +221,7 @@ def _why(path: str) -> str:
 
 
 def _resolved(evidence: Evidence) -> list[Resolved]:
-    return [msgspec.convert(one, Resolved) for one in evidence.get("devices", [])]
+    return msgspec.convert(evidence.get("devices", []), list[Resolved])
 
 
 def _volume(volume: Block, at: At) -> Resolved:
@@ -235,7 +254,7 @@ def _rules(base: Sequence[str], found: Iterable[Resolved], at: At) -> list[Rule]
 
 def _slipped(group: str, rules: Sequence[Rule], at: At) -> str:
     """Who opened something while the filter was away: no filter takes back what is open."""
-    if _GAP not in at.progress:
+    if not at.kept(_Progress).gap:
         return ""
     slipped = [
         holder
@@ -243,7 +262,7 @@ def _slipped(group: str, rules: Sequence[Rule], at: At) -> str:
         if not any(_covers(rule, device) for rule in rules)
     ]
     if not slipped:
-        del at.progress[_GAP]
+        at.kept(_Progress).gap = False
         return ""
     return f"opened while its device filter was away: {listed(slipped)}"
 
@@ -263,9 +282,8 @@ def _moved(devices: Sequence[Evidence], at: At) -> str:
     """A device file with another number than when the filter was made."""
     for file in (file for one in devices for file in one.get("files", [])):
         path = file["path"]
-        place = at.node.dev + path.removeprefix("/dev") if path.startswith("/dev/") else path
         try:
-            found = os.stat(place, follow_symlinks=False)
+            found = os.stat(place_of(path, at.node.dev), follow_symlinks=False)
         except OSError:
             continue  # it need not be there
         if found.st_rdev != os.makedev(file["major"], file["minor"]):

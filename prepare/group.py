@@ -7,13 +7,21 @@ whoever starts its processes puts them into every group that the evidence lists.
 import os
 import signal
 
+import msgspec
+
 from xce.linux.cgroup import Cgroup
 from xce.prepare.step import At, Done, Evidence, Group, Outcome, Plain, Wait
 
 PREFIX = "xce-consumer-"
 """Before the consumer's name: what begins with it below the groups' root is ours."""
 _SOON_S = 0.01
-_TOLD = "told"
+
+
+class _Progress(msgspec.Struct):
+    """Kept while its processes are ended."""
+
+    told: float | None = None
+    """Clock at which they were."""
 
 
 def group_of(name: str, at: At) -> Cgroup:
@@ -58,16 +66,16 @@ class GroupHandler(Plain[Group]):
         group = group_of(step.name, at)
         if any(not peer.leaving for peer in at.peers) or not group.populated():
             return Done()
-        now = at.node.clock()
-        if _TOLD not in at.progress:
-            at.progress[_TOLD] = now
+        now, held = at.node.clock(), at.kept(_Progress)
+        if held.told is None:
+            held.told = now
             group.signal(signal.SIGTERM)
             return Wait(_SOON_S, "its processes were told to end")
-        left = at.progress[_TOLD] + step.grace_s - now
+        left = held.told + step.grace_s - now
         if left > 0:
             return Wait(min(left, 0.1), "its processes have some time to end")
         group.kill()
-        return Wait(_SOON_S, _processes(group), blocker=now - at.progress[_TOLD] > step.grace_s + 1)
+        return Wait(_SOON_S, _processes(group), blocker=now - held.told > step.grace_s + 1)
 
     def undo(self, step: Group, evidence: Evidence, at: At) -> Outcome:
         """Remove it, unless another binding of the consumer is there."""

@@ -9,8 +9,9 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 
 from xce.linux import blockdevice, holders, proc
+from xce.linux.cgroup import Cgroup
 from xce.linux.openfiles import DeviceNumber
-from xce.prepare.devices import File, Resolved
+from xce.prepare.devices import File, Resolved, place_of
 from xce.prepare.mounts import ask
 from xce.prepare.step import ERRAND_S, At, StepFailed, Wait
 
@@ -19,13 +20,14 @@ SYSTEM_UIDS = 1000
 """Below it are root and the accounts of services (login.defs(5), SYS_UID_MAX)."""
 
 
-def refuse_used(
-    found: Sequence[Resolved], daemons: Sequence[str], inside: Collection[int], at: At
-) -> Wait | None:
-    """A device that somebody has is not free, whatever the books say. `inside`: processes of the consumer."""
+def refuse_used(found: Sequence[Resolved], daemons: Sequence[str], group: Cgroup, at: At) -> Wait | None:
+    """A device that somebody has is not free, whatever the books say. `group`: of the consumer."""
     files = _exclusive(found)
-    users = [user for user in _users(files, daemons, at) if user.pid not in inside]
-    if users:
+    users = _users(files, daemons, at)
+    if not users and all(device.kind == "c" for device in files):
+        return None
+    inside = set(group.pids())
+    if users := [user for user in users if user.pid not in inside]:
         raise StepFailed(
             f"a device is in use already: {listed(users)}; if it may, name it in the profile's daemons"
         )
@@ -90,16 +92,12 @@ def _used_by_kernel(files: dict[DeviceNumber, File], at: At) -> dict[DeviceNumbe
     }
     if used or not blocks:
         return used
-    places = {_place(file, at): device for device, file in blocks.items()}
+    places = {place_of(file.path, at.node.dev): device for device, file in blocks.items()}
     devices = [[path, f"{os.major(one.number)}:{os.minor(one.number)}"] for path, one in places.items()]
     answer = ask(at, "alone", {"devices": devices}, remote=True)
     if answer is None:
         return Wait(ERRAND_S, f"looking whether {', '.join(places)} can be had alone")
     return {places[path]: ["mounted or in use by the kernel where it is not seen"] for path in answer["busy"]}
-
-
-def _place(file: File, at: At) -> str:
-    return at.node.dev + file.path.removeprefix("/dev") if file.path.startswith("/dev/") else file.path
 
 
 def _words(used: dict[DeviceNumber, list[str]]) -> str:

@@ -1,7 +1,8 @@
 """What this node has begun, done and ended for claims: on disk before anything is done.
 
-SQLite with a write-ahead log and synchronous FULL: one sync for what is written in one stroke. That a log was
-lost is seen by `claims.head`, which says how many strokes there were; it is not synced, and never ahead.
+SQLite with a write-ahead log: one sync for what is written in one stroke, none for what is of this boot
+alone. That a log was lost is seen by `claims.head`, which says how many strokes there were when the disk was
+last waited for; it is not synced, and never ahead.
 Every record is JSON with a checksum over its very bytes and its place; fields that this version does not
 know are kept when a record is written anew. A file that is empty or damaged is set aside, what is whole in
 it is carried over, and the journal says that it is *recovering*, as it does when the file is gone: then
@@ -17,7 +18,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -132,6 +133,12 @@ class Journal:
             self._start_again(problem, carried)
         else:
             self._raw = dict(self._rows())
+        self._found = set(self._raw)
+        """Records that are as this process found them."""
+        self._unknown: dict[Key, dict[str, Any]] = {}
+        self.strokes = (self._get(*_COUNT, Head) or Head()).strokes
+        """How often something was written."""
+        self._synced = True
         self._tell_head()
         self.standing = self._get("standing", "", 0, Standing) or Standing()
         self.kept: dict[str, Kept] = {
@@ -171,10 +178,19 @@ class Journal:
             )
 
     def put(
-        self, order: Order | None, works: Mapping[int, Work], binding: str, kept: Kept | None = None
+        self,
+        order: Order | None,
+        works: Mapping[int, Work],
+        binding: str,
+        kept: Kept | None = None,
+        *,
+        synced: bool = True,
     ) -> None:
-        """What has changed in an order and in some of its steps, in one stroke."""
-        with self._writing() as changes:
+        """What has changed in an order and in some of its steps, in one stroke.
+
+        Not `synced`: it is about this boot alone, and is not missed after the machine has failed.
+        """
+        with self._writing(synced=synced) as changes:
             if order is not None:
                 changes[("order", binding, 0)] = order
             for number, work in works.items():
@@ -189,9 +205,9 @@ class Journal:
         """The order is over: its records go, a tombstone comes."""
         count = self.standing.tombstones + 1
         with self._writing() as changes:
-            for kind, name, number in self._raw:
-                if name == binding and kind in {"order", "work"}:
-                    changes[(kind, name, number)] = None
+            for key in (("order", binding, 0), *self._works(binding)):
+                if key in self._raw:
+                    changes[key] = None
             changes[("tombstone", binding, 0)] = msgspec.structs.replace(tombstone, number=count)
             changes[("standing", "", 0)] = msgspec.structs.replace(
                 self.standing, tombstones=count, epoch=max(self.standing.epoch, tombstone.epoch)
@@ -202,6 +218,13 @@ class Journal:
         self._stones.append(binding)
         if forgotten is not None:
             self._stones.popleft()
+
+    def _works(self, binding: str) -> Iterator[Key]:
+        """Of all its steps, those of an earlier plan included."""
+        number = 0
+        while (key := ("work", binding, number)) in self._raw:
+            yield key
+            number += 1
 
     def forget_kept(self, name: str) -> None:
         """A kept directory is gone."""
@@ -219,15 +242,21 @@ class Journal:
         self._connection.close()
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[dict[Key, msgspec.Struct | None]]:
-        """Changes to be written in one transaction; memory follows the disk."""
+    def _writing(self, *, synced: bool = True) -> Iterator[dict[Key, msgspec.Struct | None]]:
+        """Changes to be written in one transaction; memory follows the disk.
+
+        One that is not `synced` outlives this process; a failure of the machine, once a later one is synced.
+        """
         changes: dict[Key, msgspec.Struct | None] = {}
         yield changes
         merged: dict[Key, bytes | None] = {}
         for key, record in changes.items():
-            merged[key] = None if record is None else _with_unknown(self._raw.get(key, b"{}"), record)
-        merged[_COUNT] = msgspec.json.encode(Head(strokes=self._strokes() + 1))
+            merged[key] = None if record is None else self._body(key, record)
+        merged[_COUNT] = msgspec.json.encode(Head(strokes=self.strokes + 1))
         try:
+            if synced is not self._synced:
+                self._connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
+                self._synced = synced
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
                 for key, body in merged.items():
@@ -238,15 +267,23 @@ class Journal:
         for key, body in merged.items():
             if body is None:
                 self._raw.pop(key, None)
+                self._unknown.pop(key, None)
             else:
                 self._raw[key] = body
-        self._tell_head()
+        self.strokes += 1
+        if synced:  # otherwise it would be ahead of what the machine may have after it has failed
+            self._tell_head()
         if standing := changes.get(("standing", "", 0)):
             assert isinstance(standing, Standing)
             self.standing = standing
 
-    def _strokes(self) -> int:
-        return (self._get(*_COUNT, Head) or Head()).strokes
+    def _body(self, key: Key, record: msgspec.Struct) -> bytes:
+        """As JSON; what this version does not know of a record from the file is looked for once."""
+        if key in self._found:
+            self._found.remove(key)
+            if unknown := _unknown(self._raw[key], type(record)):
+                self._unknown[key] = unknown
+        return _with_unknown(self._unknown.get(key), record)
 
     def _tell_head(self) -> None:
         """After the disk has it. Where that cannot be, a loss would not be seen; nothing else is wrong."""
@@ -254,7 +291,7 @@ class Journal:
             how = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
             fd = os.open(self._head, how, 0o600)
             try:
-                os.write(fd, f"{self._strokes():020d}\n".encode("ascii"))
+                os.write(fd, f"{self.strokes:020d}\n".encode("ascii"))
             finally:
                 os.close(fd)
 
@@ -365,7 +402,7 @@ class Journal:
         rows = {
             key: body for key, body in carried.items() if key[0] not in {"order", "work"} or key[1] in whole
         }
-        rows[("standing", "", 0)] = _with_unknown(held, standing)
+        rows[("standing", "", 0)] = _with_unknown(_unknown(held, Standing), standing)
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             for key, body in rows.items():
@@ -404,9 +441,12 @@ def _told(head: str) -> int:
         return 0
 
 
-def _with_unknown(held: bytes, record: msgspec.Struct) -> bytes:
-    """The record as JSON, with those fields of its predecessor that this version does not know."""
+def _unknown(held: bytes, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Those fields of a record that this version does not know."""
+    known = set(kind.__struct_fields__)
+    return {name: value for name, value in msgspec.json.decode(held).items() if name not in known}
+
+
+def _with_unknown(unknown: Mapping[str, Any] | None, record: msgspec.Struct) -> bytes:
     body = msgspec.json.encode(record)
-    known = set(record.__struct_fields__)
-    unknown = {name: value for name, value in msgspec.json.decode(held).items() if name not in known}
-    return msgspec.json.encode(unknown | msgspec.json.decode(body)) if unknown else body
+    return msgspec.json.encode({**unknown, **msgspec.json.decode(body)}) if unknown else body

@@ -5,11 +5,14 @@ compared with what should be, by device and root, and never mounted over. The mo
 of `Node.mounts`. A mount in use is not hidden but waited for, and whoever uses it is named.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
+
+import msgspec
 
 from xce.linux import holders, mountinfo
 from xce.linux.mountinfo import Mount
@@ -71,8 +74,10 @@ def peer_at_work(at: At) -> Wait | None:
 
 def make_point(point: str) -> None:
     """A directory of ours to mount on; the one above it is the binding's."""
-    own_directory(os.path.dirname(point))
     try:
+        os.mkdir(point, 0o755)
+    except FileNotFoundError:
+        own_directory(os.path.dirname(point))
         os.mkdir(point, 0o755)
     except FileExistsError:
         if os.path.islink(point) or not os.path.isdir(point):
@@ -132,23 +137,36 @@ def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whose: Who
                 return Wait(_BUSY_S, words, blocker=True)
             return Done()  # it was there before us
         return unmount(top, at)
-    if "mount" in evidence and (copies := _copies(point, evidence, at, whose)):
+    if "mount" in evidence and (copies := at.copies.of(_sought(point, evidence, at, whose))):
         who = ", ".join(str(copy) for copy in copies[:4])
         return Wait(_BUSY_S, f"{point} is still mounted elsewhere: {who}", blocker=True)
     remove_point(point)
     return Done()
 
 
-def _copies(point: str, evidence: Evidence, at: At, whose: Whose) -> list[holders.Holder]:
-    """In other mount namespaces, a container's above all, where it is called otherwise."""
-    return holders.of_copies(
-        holders.Sought(
-            point,
-            evidence["device"],
-            root=evidence["root"] if whose is not Whose.ALL else "",
-            alone=whose is Whose.BINDING,
-            mark=f"{BINDING}={at.binding}" if whose is Whose.CLAIMANTS else "",
-        )
+def take_off_early(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whose: Whose) -> Done:
+    """Before anything of the binding is taken back: so one look is enough where else its mounts are.
+
+    What cannot be taken off at once is left for its turn.
+    """
+    there = at_point(point, at)
+    if "mount" in evidence and len(there) == 1 and ours(there[0]) and not mountinfo.can_hang(there[0].kind):
+        with contextlib.suppress(OSError):
+            answer = ask(at, "unmount", {"point": point}, remote=False)
+            at.node.mark("mounts.unmounted")
+            if answer == {}:
+                at.copies.off(_sought(point, evidence, at, whose))
+    return Done()
+
+
+def _sought(point: str, evidence: Evidence, at: At, whose: Whose) -> holders.Sought:
+    """What copies look like in other mount namespaces: a container calls it otherwise."""
+    return holders.Sought(
+        point,
+        evidence["device"],
+        root=evidence["root"] if whose is not Whose.ALL else "",
+        alone=whose is Whose.BINDING,
+        mark=f"{BINDING}={at.binding}" if whose is Whose.CLAIMANTS else "",
     )
 
 
@@ -200,6 +218,15 @@ def _made_by(step: Step) -> str:
             return ""
 
 
+class _Progress(msgspec.Struct):
+    """Kept while a mount of a file system that can hang is looked after."""
+
+    probe: float = 0.0
+    """Clock at which it is to be asked for a sign."""
+    dead: str = ""
+    """Why it is none that works, as of the last one."""
+
+
 class BindHandler(Plain[Bind]):
     """A directory of a volume at a place of the consumer's."""
 
@@ -228,7 +255,7 @@ class BindHandler(Plain[Bind]):
     def _source(self, step: Bind, at: At) -> Note | Wait:
         place = {"source": step.source, "path": step.path}
         wanted = ask(at, "source", place, remote=is_remote(step.source, at))
-        return Wait(ERRAND_S, f"looking at {step.source}") if wanted is None else Note(wanted)
+        return Wait(ERRAND_S, f"looking at {step.source}") if wanted is None else Note(wanted, synced=False)
 
     def do(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         """Mount it, or take what is there."""
@@ -267,6 +294,13 @@ class BindHandler(Plain[Bind]):
             return _probe(step.point, at)
         return problem
 
+    def quiesce(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
+        """Nobody is left who could use it."""
+        if "root" not in evidence:
+            return Done()
+        ours = having(device=evidence["device"], root=evidence["root"])
+        return take_off_early(step.point, ours, evidence, at, whose=Whose.CLAIMANTS)
+
     def undo(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         """Take it off."""
         if "root" not in evidence:
@@ -277,17 +311,17 @@ class BindHandler(Plain[Bind]):
 
 def _probe(point: str, at: At) -> str:
     """What was last heard of a file system that can hang."""
-    held, now = at.progress, at.node.clock()
-    if now >= held.get("probe", 0.0):
+    held, now = at.kept(_Progress), at.node.clock()
+    if now >= held.probe:
         try:
             answer = at.node.errands(f"{at.binding}/{at.number}/probe", "probe", {"point": point}, True)
         except (OSError, StepFailed) as error:
             words = error.strerror if isinstance(error, OSError) else str(error)
-            held["dead"], held["probe"] = f"{point} is dead: {words}", now + at.node.settings.probe_s
+            held.dead, held.probe = f"{point} is dead: {words}", now + at.node.settings.probe_s
         else:
             if answer is not None:
-                held["dead"], held["probe"] = "", now + at.node.settings.probe_s
-    return str(held.get("dead", ""))
+                held.dead, held.probe = "", now + at.node.settings.probe_s
+    return held.dead
 
 
 def _source_problem(step: Bind, error: OSError) -> str:

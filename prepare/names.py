@@ -11,6 +11,8 @@ MOST_BYTES = 255
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-+@,=")
 _LEADING = frozenset(b".-")
+_ASIS = re.compile(rf"[A-Za-z0-9_+@,=][A-Za-z0-9._\-+@,=]{{0,{MOST_BYTES - 1}}}")
+"""Names that stand for themselves."""
 _ELEMENT = re.compile(r"(?:[A-Za-z0-9._\-+@,=]|%[0-9A-F]{2})+")
 
 
@@ -20,6 +22,8 @@ class NameRefused(ValueError):
 
 def encode(name: str) -> str:
     """The element of a path that stands for `name`. Raises `NameRefused`."""
+    if _ASIS.fullmatch(name):
+        return name
     if not name:
         raise NameRefused("an empty name cannot be a directory")
     if "\0" in name:

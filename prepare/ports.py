@@ -11,6 +11,8 @@ import errno
 import socket
 from collections.abc import Sequence
 
+import msgspec
+
 from xce.linux import holders, local_ports
 from xce.linux.cgroup import Cgroup
 from xce.linux.listening import Socket
@@ -32,7 +34,12 @@ from xce.prepare.step import (
     Wait,
 )
 
-_OURS = "sockets of its consumer"
+
+class _Progress(msgspec.Struct):
+    """Kept while ports are looked after."""
+
+    ours: set[Socket] = msgspec.field(default_factory=set)
+    """Sockets of its consumer's that wait on them."""
 
 
 class PortsHandler(Plain[Ports]):
@@ -72,9 +79,9 @@ class PortsHandler(Plain[Ports]):
     def observe(self, step: Ports, evidence: Evidence, at: At) -> str:
         """The consumer may have bound them or not; who else waits on one is named."""
         waiting = [one for port in evidence["ports"] for one in at.node.listening.at(port)]
-        known = at.progress.get(_OURS, set())
-        strangers = {one: _stranger(one, at) for one in waiting if one not in known}
-        at.progress[_OURS] = {one for one in waiting if not strangers.get(one)}
+        held = at.kept(_Progress)
+        strangers = {one: _stranger(one, at) for one in waiting if one not in held.ours}
+        held.ours = {one for one in waiting if not strangers.get(one)}
         return "; ".join(filter(None, strangers.values()))
 
     def undo(self, step: Ports, evidence: Evidence, at: At) -> Outcome:

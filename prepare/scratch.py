@@ -11,6 +11,8 @@ import os
 import zlib
 from typing import Any
 
+import msgspec
+
 from xce.linux import loopdevice
 from xce.linux.beneath import NOT_FINISHED
 from xce.linux.mountinfo import Mount
@@ -26,6 +28,7 @@ from xce.prepare.mounts import (
     make_point,
     need_visible,
     take_off,
+    take_off_early,
 )
 from xce.prepare.owner import look_up
 from xce.prepare.quota import DATA, FREEING
@@ -40,6 +43,16 @@ WORDS = {
     Limit.PROJECT: "project quota of {type}",
     Limit.QGROUP: "qgroup of {type}",
 }
+
+
+class Progress(msgspec.Struct):
+    """What was seen of a scratch directory last."""
+
+    old: bool = False
+    """One from before is in its place, and goes first."""
+    used: int | None = None
+    """Bytes."""
+    problem: str = ""
 
 
 class ScratchHandler(Plain[Scratch]):
@@ -108,16 +121,17 @@ class ScratchHandler(Plain[Scratch]):
 
     def _room(self, step: Scratch, evidence: Evidence, at: At, *, new: bool) -> Evidence | Wait:
         """What keeps to the limit; one that is there from before, in a new one's place, goes first."""
-        if at.progress.get("old"):
+        held = at.kept(Progress)
+        if held.old:
             outcome = self._clear(step, evidence, at)
             if isinstance(outcome, Wait):
                 return outcome
-            del at.progress["old"]
+            held.old = False
         made = ask(at, "room", _room(step, evidence, new=new), remote=is_remote(step.root, at))
         if made is None:
             return Wait(ERRAND_S, f"making {self.describe(step)}")
         if "old" in made:
-            at.progress["old"] = True
+            held.old = True
             return Wait(0, f"removing an old {step.root}/{directory_of(step)}")
         return made
 
@@ -152,10 +166,17 @@ class ScratchHandler(Plain[Scratch]):
             return problem
         arguments = _place(step, evidence) | {"way": evidence["way"], "size": step.bytes}
         seen = ask(at, "measure", arguments, remote=is_remote(step.root, at))
+        held = at.kept(Progress)
         if seen is None:
-            return str(at.progress.get("problem", ""))
-        at.progress["used"], at.progress["problem"] = seen["used"], seen["problem"]
+            return held.problem
+        held.used, held.problem = seen["used"], seen["problem"]
         return f"{step.root}/{directory_of(step)}: {seen['problem']}" if seen["problem"] else ""
+
+    def quiesce(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
+        """Nobody is left who could use it."""
+        if not evidence.keys() & {"way", "mount"}:
+            return Done()
+        return take_off_early(step.point, _ours(step, evidence), evidence, at, whose=Whose.BINDING)
 
     def undo(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
         """Take it off; what was in it goes with it."""

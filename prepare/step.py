@@ -11,7 +11,7 @@ what takes time gives `Wait`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from xce.linux.users import User
 from xce.model import csi
 from xce.model.instance import Instance
 from xce.model.profile import Claims, Profile
+from xce.prepare.copies import Copies
 
 Evidence: TypeAlias = dict[str, Any]
 """What was read back from the kernel, as JSON can have it."""
@@ -56,6 +57,8 @@ class Note(NamedTuple):
     """Write this down before anything is done, then call again with it as evidence."""
 
     evidence: Evidence
+    synced: bool = True
+    """Without it, nothing would be left undone after the machine has failed: it is about this boot alone."""
 
 
 class Wait(NamedTuple):
@@ -357,6 +360,22 @@ class Node(NamedTuple):
     dev: str = "/dev"
 
 
+K = TypeVar("K")
+S_contra = TypeVar("S_contra", bound=Step, contravariant=True)
+
+
+class Made(Protocol):
+    """A step and what it gave."""
+
+    @property
+    def step(self) -> Step:
+        """What is to be."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is."""
+
+
 class At(NamedTuple):
     """Where a handler stands: one step of one binding."""
 
@@ -364,10 +383,10 @@ class At(NamedTuple):
     binding: str
     number: int
     peers: Sequence[Peer]
-    earlier: Sequence[tuple[Step, Evidence]]
-    """The steps before it in the same binding, with what they gave."""
-    progress: dict[str, Any]
-    """Kept between two calls for one step, and lost with the process."""
+    steps: Sequence[Made]
+    """All of the binding."""
+    progress: dict[type, Any]
+    copies: Copies
     rollback: bool = False
     """What is undone was never ready: nothing of the user's can be in it yet."""
     words: Mapping[str, str] | None = None
@@ -375,8 +394,16 @@ class At(NamedTuple):
     host: str = ""
     """As the cluster calls this node."""
 
+    @property
+    def earlier(self) -> Sequence[tuple[Step, Evidence]]:
+        """The steps before it in the same binding, with what they gave."""
+        return [(made.step, made.evidence) for made in self.steps[: self.number]]
 
-S_contra = TypeVar("S_contra", bound=Step, contravariant=True)
+    def kept(self, kind: type[K]) -> K:
+        """What the handler keeps between two calls for one step: lost with the process, and new at first."""
+        if (found := self.progress.get(kind)) is None:
+            found = self.progress[kind] = kind()
+        return cast("K", found)
 
 
 class Handler(Protocol[S_contra]):

@@ -34,10 +34,6 @@ def unpacked(kept: bytes) -> bytes:
     return zlib.decompress(kept)
 
 
-Readings = dict[str, Reading | None]
-"""New readings of one location by name; None: withdrawn."""
-
-
 class View(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`message.LocationView`, alive: it is encoded as it stands. The same fields in the same order."""
 
@@ -123,12 +119,10 @@ class Location:
         """The same in JSON."""
         self.dirty = False
         """Changed in this turn."""
-        self.pending: Readings | None = None
+        self.pending: dict[str, Reading | None] | None = None
         """Values that changed in this turn."""
         self.news: dict[str, Any] | None = None
-        """Everything else that changed in this turn, as fields of `LocationChange`; empty when that is only
-        that a value was withdrawn.
-        """
+        """Everything else that changed in this turn, as fields of `LocationChange`."""
 
 
 class Host(Location):

@@ -2,15 +2,46 @@
 
 import time
 
+import msgspec
+
 from xce.model import csi
 from xce.model.csi import AGAIN, Outcome
 from xce.prepare.csi import words
+from xce.prepare.csi.usage import State
 from xce.prepare.step import At, Csi, Evidence, StepFailed, Wait
 
 SILENT = frozenset({0, 1, 4})
 """No answer, given up, too late: these words are not the plugin's own."""
 _LOOK_S = 0.02
 _UNSAID_S = 0.5
+
+
+class Progress(msgspec.Struct):
+    """How far a volume's step is, beside what is written down: lost with the process."""
+
+    since: float | None = None
+    """Wall time at which the first of a row of calls was made; None: none is."""
+    said: str = ""
+    """What the plugin itself said last."""
+    attempts: int = 0
+    """Calls of the row that were answered with an error."""
+    unsent: bool = False
+    """It is written down that something is asked of the plugin, and nothing was."""
+    published: bool = False
+    """The plugin has said OK to Publish; the kernel is to be looked at."""
+    leaf: bool = False
+    """The plugin wants the target to be there."""
+    leaves: set[bool] = msgspec.field(default_factory=set)
+    """How the target was when it was refused."""
+    state: State | None = None
+    """While it is taken back."""
+    calls: int = 0
+    """Answers of the plugin to what it is to take back."""
+    remarks: list[str] = msgspec.field(default_factory=list)
+    rests: float = 0.0
+    """Clock until which growing is left alone,"""
+    resting: Wait | None = None
+    """and why."""
 
 
 def key(at: At) -> str:
@@ -52,24 +83,28 @@ def capability(step: Csi, evidence: Evidence, flags: list[str]) -> csi.Capabilit
 
 def ask(step: Csi, call: csi.Call, at: At) -> csi.Told | Wait:
     """The answer, or what is waited for."""
-    at.progress.setdefault("since", at.node.wall())
+    held = at.kept(Progress)
+    since = held.since = at.node.wall() if held.since is None else held.since
     told = at.node.csi.ask(key(at), step.plugin, call)
     if told is None:
-        since = time.strftime("%H:%M:%S", time.localtime(at.progress["since"]))
-        about = f"plugin {step.plugin}: {verb(call)} of volume {step.volume} since {since}"
+        about = f"plugin {step.plugin}: {verb(call)} of volume {step.volume} since {_clock(since)}"
         return Wait(_LOOK_S, about + _before(at))
     if told.outcome is not Outcome.NEVER_SENT:
-        at.progress.pop("unsent", None)
+        held.unsent = False
     if told.outcome is Outcome.OK:
-        at.progress.pop("since", None)
+        held.since = None
     if told.outcome is Outcome.OK or told.code not in SILENT:
-        at.progress["said"] = told.message
+        held.said = told.message
     return told
+
+
+def _clock(wall: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(wall))
 
 
 def _before(at: At) -> str:
     """What the plugin itself said last, where nothing newer is known of it: a silence does not unsay it."""
-    said = at.progress.get("said", "")
+    said = at.kept(Progress).said
     return f"; it said before: {said}" if said else ""
 
 
@@ -82,10 +117,11 @@ def again_or_fail(step: Csi, verb: str, told: csi.Told, at: At) -> Wait:
 
 def again(step: Csi, verb: str, told: csi.Told, at: At, *, blocker: bool) -> Wait:
     """The same call later: never another one but its opposite."""
-    at.progress["attempts"] = attempts = at.progress.get("attempts", 0) + 1
-    delay = AGAIN[told.outcome].delay(attempts)
-    since = time.strftime("%H:%M:%S", time.localtime(at.progress["since"]))
-    about = f"{words_of(step, verb, told)} (since {since})"
+    held = at.kept(Progress)
+    held.attempts += 1
+    delay = AGAIN[told.outcome].delay(held.attempts)
+    since = at.node.wall() if held.since is None else held.since
+    about = f"{words_of(step, verb, told)} (since {_clock(since)})"
     return Wait(delay, about + (_before(at) if told.code in SILENT else ""), blocker=blocker)
 
 

@@ -55,7 +55,7 @@ def grow(step: Csi, evidence: Evidence, at: At) -> Done | Wait:
         return Done(done)
     if told.outcome is not Outcome.OK:
         return calls.again_or_fail(step, "expand", told, at)
-    at.progress.pop("attempts", None)
+    at.kept(calls.Progress).attempts = 0
     return Done(done | {"bytes": told.capacity_bytes if told.capacity_bytes > 0 else size})
 
 
@@ -63,16 +63,16 @@ def tend(step: Csi, evidence: Evidence, at: At) -> Note | Wait | None:
     """The same for a binding that is ready, which stays ready whatever comes of it."""
     if usage.state_of(evidence) is not State.PUBLISHED:
         return None
-    size, until = wanted(step, at), at.progress.get("rests", (0.0, None))
+    size, held = wanted(step, at), at.kept(calls.Progress)
     if size <= evidence.get("grown", 0):
         return Wait(_SHOWN_S, evidence["unmet"]) if evidence.get("unmet") else None
-    if at.node.clock() < until[0]:
-        return until[1]  # type: ignore[no-any-return]  # what was waited for then
+    if at.node.clock() < held.rests:
+        return held.resting
     try:
         outcome = grow(step, evidence, at)
     except StepFailed as error:
         return Note(evidence | {"grown": size, "unmet": str(error)})
     if isinstance(outcome, Done):
         return Note(outcome.evidence)
-    at.progress["rests"] = at.node.clock() + outcome.seconds, outcome
+    held.rests, held.resting = at.node.clock() + outcome.seconds, outcome
     return outcome

@@ -15,6 +15,7 @@ from xce.model import csi
 from xce.model.claim import AccessMode
 from xce.model.csi import Backoff, NodeAbility, Outcome
 from xce.prepare.csi import calls, growth, usage
+from xce.prepare.csi.calls import Progress
 from xce.prepare.csi.usage import VOLUME, Event, State
 from xce.prepare.mounts import ask, at_point, changed, found, need_visible, unmount
 from xce.prepare.step import ERRAND_S, At, Csi, Done, Evidence, Note, Plain, StepFailed, Wait
@@ -78,7 +79,7 @@ class CsiHandler(Plain[Csi]):
             return Wait(_PLUGIN_S, f"plugin {step.plugin}: {problem}")
         if problem := usage.unable(step, seen.abilities):
             raise StepFailed(problem)
-        at.progress["unsent"] = True
+        at.kept(Progress).unsent = True
         return Note(
             {
                 "state": VOLUME.step(State.ABSENT, Event.WANTED),
@@ -91,7 +92,7 @@ class CsiHandler(Plain[Csi]):
 
     def _stage(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
         if not evidence["stages"]:
-            return Note(evidence | {"state": VOLUME.step(State.STAGING, Event.STAGED), "mounts": []})
+            return _staged(evidence, [])
         if (said := calls.said(step, at)) is None:
             return calls.unsaid(step)
         if not usage.at_or_below(step.staging, at.node.mounts()):
@@ -110,16 +111,16 @@ class CsiHandler(Plain[Csi]):
         if told.outcome is not Outcome.OK:
             return calls.again_or_fail(step, "stage", told, at)
         at.node.mark("csi.staged")
-        at.progress.pop("attempts", None)
-        mounts = usage.at_or_below(step.staging, at.node.mounts())
-        return Note(evidence | {"state": VOLUME.step(State.STAGING, Event.STAGED), "mounts": mounts})
+        at.kept(Progress).attempts = 0
+        return _staged(evidence, usage.at_or_below(step.staging, at.node.mounts()))
 
     # ------------------------------------------------------------------------------------------ publishing
 
     def _publish(self, step: Csi, evidence: Evidence, at: At) -> StepOutcome:
         if usage.at_or_below(step.staging, at.node.mounts()) != evidence["mounts"]:
             return Note(evidence | {"state": VOLUME.step(State.PUBLISHING, Event.LOST)})
-        if not at.progress.get("published"):
+        held = at.kept(Progress)
+        if not held.published:
             if (said := calls.said(step, at)) is None:
                 return calls.unsaid(step)
             call = csi.Publish(
@@ -133,23 +134,23 @@ class CsiHandler(Plain[Csi]):
                 secrets=step.secrets,
             )
             if not at.node.csi.pending(calls.key(at)) and not at_point(step.target, at):
-                _make_leaf(step, present=at.progress.get("leaf", False))
+                _make_leaf(step, present=held.leaf)
             told = calls.ask(step, call, at)
             if isinstance(told, Wait):
                 return told
             if told.outcome is not Outcome.OK:
                 return self._other_leaf(step, told, at)
-            at.progress["published"] = True
+            held.published = True
             at.node.mark("csi.published")
         return self._verify(step, evidence, at)
 
     def _other_leaf(self, step: Csi, told: csi.Told, at: At) -> StepOutcome:
         """Some plugins want the target to be there, and say so in any way; each is tried once at least."""
-        tried = at.progress.setdefault("leaves", set())
-        tried.add(at.progress.get("leaf", False))
+        held = at.kept(Progress)
+        held.leaves.add(held.leaf)
         if told.outcome in {Outcome.REFUSED, Outcome.UNCERTAIN} and told.code not in _UNKNOWN_CODES:
-            at.progress["leaf"] = not at.progress.get("leaf", False)
-            if told.outcome is Outcome.REFUSED and len(tried) < 2:
+            held.leaf = not held.leaf
+            if told.outcome is Outcome.REFUSED and len(held.leaves) < 2:
                 return Wait(0, f"plugin {step.plugin}: {told.message}")
         return calls.again_or_fail(step, "publish", told, at)
 
@@ -181,7 +182,7 @@ class CsiHandler(Plain[Csi]):
         if point := usage.mounted_device(number, at.node.mounts(), disks.whole(at.node.sys)):
             words = f"plugin {step.plugin} has put device {number} at the target"
             raise StepFailed(f"{words}, which is mounted on {point} of this node")
-        at.progress.pop("published", None)
+        at.kept(Progress).published = False
         state = VOLUME.step(State.PUBLISHING, Event.VERIFIED)
         there_now = found(step.target, lambda _: True, at) or {}
         done = evidence | {"state": state, **there_now, **({"number": number} if number else {})}
@@ -206,21 +207,22 @@ class CsiHandler(Plain[Csi]):
         if state is State.ABSENT or usage.others(at.peers):
             at.node.csi.forget(calls.key(at))
             return Done()
-        if at.progress.get("unsent") and not at.node.csi.pending(calls.key(at)):
+        held = at.kept(Progress)
+        if held.unsent and not at.node.csi.pending(calls.key(at)):
             _remove_leaf(step.target)
             _remove_staging(step.staging, [])
             return Done()
-        state = at.progress.setdefault("state", VOLUME.step(state, Event.LEFT))
-        if state is State.UNPUBLISHING:
+        if held.state is None:
+            held.state = VOLUME.step(state, Event.LEFT)
+        if held.state is State.UNPUBLISHING:
             call: csi.Call = csi.Unpublish(volume=step.volume, target=step.target)
             waiting = _take_back(step, call, step.target, at)
             if waiting is not None:
                 return waiting
             _remove_leaf(step.target)
             at.node.mark("csi.unpublished")
-            at.progress["state"] = VOLUME.step(State.UNPUBLISHING, Event.CLEARED)
-            for name in ("calls", "since", "attempts"):
-                at.progress.pop(name, None)
+            held.state = VOLUME.step(State.UNPUBLISHING, Event.CLEARED)
+            held.calls, held.since, held.attempts = 0, None, 0
         if evidence["stages"]:
             waiting = _take_back(
                 step, csi.Unstage(volume=step.volume, staging=step.staging), step.staging, at
@@ -229,7 +231,13 @@ class CsiHandler(Plain[Csi]):
                 return waiting
         _remove_staging(step.staging, [point for point, _, _ in evidence.get("mounts", [])])
         at.node.mark("csi.unstaged")
-        return Done(words="; ".join(at.progress.get("remarks", [])))
+        return Done(words="; ".join(held.remarks))
+
+
+def _staged(evidence: Evidence, mounts: list[list[str]]) -> Note:
+    """What Stage has made in this boot. That anything was asked of the plugin is on the disk already."""
+    state = VOLUME.step(State.STAGING, Event.STAGED)
+    return Note(evidence | {"state": state, "mounts": mounts}, synced=False)
 
 
 def _take_back(step: Csi, call: csi.Call, path: str, at: At) -> Wait | None:
@@ -244,16 +252,16 @@ def _take_back(step: Csi, call: csi.Call, path: str, at: At) -> Wait | None:
     verb = calls.verb(call)
     if told.outcome is not Outcome.OK and told.code in _UNKNOWN_CODES:
         return calls.again(step, verb, told, at, blocker=True)
-    at.progress["calls"] = count = at.progress.get("calls", 0) + 1
+    held = at.kept(Progress)
+    held.calls += 1
     mounts = usage.at_or_below(path, at.node.mounts())
     if told.outcome is Outcome.OK and not mounts:
         return None
     if not mounts:
         return _other_way(step, verb, path, told, at)
-    if count < _PATIENCE and told.outcome in {Outcome.OK, Outcome.UNCERTAIN}:
-        return Wait(
-            _OWN_ERROR.delay(count) if told.outcome is not Outcome.OK else 0, calls.words_of(step, verb, told)
-        )
+    if held.calls < _PATIENCE and told.outcome in {Outcome.OK, Outcome.UNCERTAIN}:
+        delay = _OWN_ERROR.delay(held.calls) if told.outcome is not Outcome.OK else 0
+        return Wait(delay, calls.words_of(step, verb, told))
     return unmount(at_point(mounts[-1][0], at)[-1], at, calls.words_of(step, verb, told))
 
 
@@ -262,16 +270,16 @@ def _other_way(step: Csi, verb: str, path: str, told: csi.Told, at: At) -> Wait 
 
     Its last words stay with the binding: what it still holds of the volume is for its own people to find out.
     """
-    count = at.progress["calls"]
-    if count >= _PATIENCE:
+    held = at.kept(Progress)
+    if held.calls >= _PATIENCE:
         words = f"{calls.words_of(step, verb, told)}; nothing is mounted there any more, so it counts as done"
-        at.progress.setdefault("remarks", []).append(words)
+        held.remarks.append(words)
         return None
     with contextlib.suppress(OSError):
         _clear_leaf(path)
-        if count == _PATIENCE - 1:
+        if held.calls == _PATIENCE - 1:
             _put_leaf(path, file=step.block and path == step.target)
-    return Wait(_OWN_ERROR.delay(count), calls.words_of(step, verb, told))
+    return Wait(_OWN_ERROR.delay(held.calls), calls.words_of(step, verb, told))
 
 
 # --------------------------------------------------------------------------------------------------- places

@@ -81,9 +81,12 @@ def test_a_mount_copied_into_another_namespace_is_named_by_a_process_in_it(mount
     _, point = mounted
     status = os.stat(point)
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-    assert holders.of_copies(holders.Sought(str(point), device)) == []
+    sought = [holders.Sought(name, device) for name in (str(point), f"{point}/not-mounted")]
+    assert holders.of_copies(sought) == {}
     sitter = Sitter("pass", before=["unshare", "-m", "--propagation", "private"])
-    [found] = holders.of_copies(holders.Sought(str(point), device))
+    copies = holders.of_copies(sought)
+    assert copies.keys() == {str(point)}
+    [found] = copies[str(point)]
     assert found.pid == sitter.process.pid
     assert found.how.startswith("mount namespace mnt:[")
     sitter.leave()

@@ -7,7 +7,7 @@ volume's setting.
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +127,11 @@ class CsiWorld(World):
             op_id="o", epoch=1, binding=binding, claim=claim, instances={}, words=words
         )
 
-    def reboot(self) -> None:
+    def reboot(self, state: Mapping[Path, bytes] | None = None) -> None:
         """The plugin, too, is another process; and the inventory is known."""
         self.plugin.stop()
         self.plugin.start()
-        super().reboot()
+        super().reboot(state)
         self.executor.resume(self.instances)
 
     def kept(self) -> bytes:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.prepare.csi_world import RELEASED, CsiWorld, asked, gone, ready
+from tests.prepare.csi_world import FAILED, READY, RELEASED, CsiWorld, asked, gone, ready
+from tests.prepare.world import Disk
 from xce.model.claim import BindingState
 from xce.prepare import orphans
 from xce.prepare.step import Csi
@@ -157,6 +158,25 @@ def test_an_unstage_that_was_interrupted_goes_on_after_a_restart(csi: CsiWorld) 
     csi.plugin.start()
     csi.start()
     csi.until(lambda: csi.report(binding).state is RELEASED, 20)
+    assert csi.leftovers() == []
+
+
+def test_a_volume_waits_for_the_disk_before_the_plugin_is_asked_first_and_not_again(csi: CsiWorld) -> None:
+    """What Stage has mounted and where is of this boot alone."""
+    disk = Disk(csi)
+    binding = ready(csi)
+    assert disk.syncs == ["start", "order.after-intent", "csi.note.after-write"]
+    gone(csi, binding)
+
+
+def test_a_machine_that_fails_knows_that_the_plugin_has_to_take_the_volume_back(csi: CsiWorld) -> None:
+    disk = Disk(csi)
+    report = csi.bind(asked(), cards=["full"])
+    assert report.state is READY
+    csi.instances = {}  # the card is gone, so it cannot be had again
+    csi.reboot(disk.state)
+    csi.until(lambda: csi.report(report.binding).state is FAILED)
+    assert csi.rpcs() == ["stage", "publish", "unpublish", "unstage"]
     assert csi.leftovers() == []
 
 

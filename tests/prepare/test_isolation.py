@@ -347,10 +347,10 @@ def test_what_cannot_be_repaired_is_not_written_down_each_second(world: World) -
     entry = world.executor.entries[report.binding]
     world.executor.check_one(entry)
     assert "stranger" in entry.drift
-    before = world.journal._strokes()
+    before = world.journal.strokes
     for _ in range(3):
         world.executor.check_one(entry)
-    assert world.journal._strokes() == before
+    assert world.journal.strokes == before
 
 
 @pytest.mark.parametrize("uid", [0, 4711])

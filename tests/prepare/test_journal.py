@@ -21,6 +21,7 @@ from xce.prepare.journal import (
     TooNew,
     live,
 )
+from xce.prepare.journalfile import checksum_of
 
 READY = BindingState.READY
 
@@ -49,15 +50,22 @@ def test_what_was_written_is_there_after_a_start(tmp_path: Path) -> None:
 def test_fields_of_a_newer_version_are_kept(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path))
     journal.settle()
-    key = ("standing", "", 0)
-    body = msgspec.to_builtins(journal.standing) | {"from_the_future": [1, 2]}
-    journal._raw[key] = msgspec.json.encode(body)
-    journal.end("b1", stone(3))
     journal.close()
+    key = ("standing", "", 0)
+    body = msgspec.json.encode(msgspec.to_builtins(journal.standing) | {"from_the_future": [1, 2]})
+    with contextlib.closing(sqlite3.connect(file_of(tmp_path))) as connection, connection:
+        values = (body, checksum_of(key, body), *key)
+        connection.execute(
+            "UPDATE record SET body=?, checksum=? WHERE kind=? AND name=? AND number=?", values
+        )
     again = Journal(str(tmp_path))
-    assert msgspec.json.decode(again._raw[key])["from_the_future"] == [1, 2]
-    assert again.standing.epoch == 3
+    for number in (3, 4):
+        again.end(f"b{number}", stone(number))
     again.close()
+    third = Journal(str(tmp_path))
+    assert msgspec.json.decode(third._raw[key])["from_the_future"] == [1, 2]
+    assert third.standing.epoch == 4
+    third.close()
 
 
 def test_a_file_that_is_gone_is_not_taken_for_one_that_never_was(tmp_path: Path) -> None:
@@ -189,13 +197,13 @@ def test_a_log_of_another_file_is_not_taken_into_a_new_one(tmp_path: Path) -> No
 
 @pytest.mark.root
 def test_what_is_done_for_a_binding_is_written_in_two_strokes_and_taken_back_in_two(world: World) -> None:
-    """Each is a sync: what will be done, and what was. What a volume has that is mounted first is a third."""
-    before = world.journal._strokes()
+    """What will be done, and what was. What a volume has that is mounted first is a third."""
+    before = world.journal.strokes
     mount = MountAsk(name="input", source="data", read_only=True)
     report = world.bind(msgspec.structs.replace(FULL_ASK, mounts=[mount]), cards=["full"])
-    assert world.journal._strokes() - before == 2
+    assert world.journal.strokes - before == 2
     world.release(report.binding)
-    assert world.journal._strokes() - before == 4
+    assert world.journal.strokes - before == 4
 
 
 @pytest.mark.root

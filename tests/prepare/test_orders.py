@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.prepare.world import FULL_ASK, OTHER, OWN, World
+from tests.prepare.world import FULL_ASK, OTHER, OWN, Disk, World
 from xce.model.claim import Ask, BindingState, MountAsk
 from xce.model.instance import Health
 from xce.prepare.entry import StepState
@@ -118,6 +118,34 @@ def test_c_sta_05_after_a_reboot_nothing_is_ready_by_the_record_alone(world: Wor
     failed = world.settled(two.binding)
     assert (failed.state, failed.reason) == (FAILED, "instance card-zero is not on this node now")
     world.release(one.binding)
+    assert world.leftovers() == []
+
+
+def test_a_machine_that_fails_has_lost_nothing_that_a_reboot_leaves(world: World) -> None:
+    """What was written for its last boot alone need not be on the disk: a binding that was ready is void."""
+    disk = Disk(world)
+    one = world.bind(FULL_ASK, cards=["full"])
+    assert disk.syncs == ["start", "order.after-intent"]
+    kept = Path(world.variables(one.binding)["XCE_DIR_OUT"], "result")
+    kept.write_text("precious")
+    world.reboot(disk.state)
+    assert world.executor.recovering == ""
+    assert world.report(one.binding).state is BindingState.PREPARING
+    world.executor.resume(world.instances)
+    assert world.settled(one.binding).state is READY
+    assert world.report(one.binding).ports == one.ports
+    assert kept.read_text() == "precious"
+    world.release(one.binding)
+    assert disk.syncs[-2:] == ["order.releasing.after-write", "order.after-end"]
+    assert world.leftovers() == []
+
+
+def test_a_release_that_a_failure_of_the_machine_interrupts_leaves_nothing(world: World) -> None:
+    """It was ready, and the disk knows only that it was begun."""
+    disk = Disk(world)
+    report = world.bind(FULL_ASK, cards=["full"])
+    world.reboot(disk.state)
+    assert world.release(report.binding).state is RELEASED
     assert world.leftovers() == []
 
 

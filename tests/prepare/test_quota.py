@@ -16,7 +16,7 @@ from xce.linux import quota, syscalls
 from xce.model.claim import Ask, BindingState, Condition, SharedAsk
 from xce.model.profile import Limit, Orphans, ScratchRoot, SharedVolume
 from xce.prepare.projects import SCRATCH as PROJECTS
-from xce.prepare.scratch import way_of
+from xce.prepare.scratch import Progress, way_of
 from xce.prepare.step import Scratch, StepFailed
 
 pytestmark = pytest.mark.root
@@ -108,7 +108,9 @@ def test_what_is_used_is_known(node: World, disk: Disk) -> None:
     assert fill(point, 3).returncode == 0
     os.sync()
     node.executor.check()
-    [used] = [seen["used"] for seen in node.executor.entries["b1"].progress.values() if "used" in seen]
+    held = [kept.get(Progress) for kept in node.executor.entries["b1"].progress.values()]
+    [used] = [one.used for one in held if one is not None]
+    assert used is not None
     assert 3 * MIB <= used < 4 * MIB
     gone(node, disk)
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,14 @@ class World:
         self.stop()
         self.start()
 
-    def reboot(self) -> None:
-        """A new boot id, no mounts, no control groups, an empty /run; directories on disk are still there."""
+    def reboot(self, state: Mapping[Path, bytes] | None = None) -> None:
+        """A new boot id, no mounts, no control groups, an empty /run; directories on disk are still there.
+
+        `state`: what the disk has of the journal, where the machine failed (`Disk`).
+        """
         self.stop()
+        for path, content in (state or {}).items():
+            path.write_bytes(content)
         for point in reversed(self.mounts()):
             syscalls.umount2(point, syscalls.MNT_DETACH)
         for group in self.group.children():
@@ -292,6 +297,26 @@ class World:
         self.stop()
         for point in reversed(self.mounts()):
             syscalls.umount2(point, syscalls.MNT_DETACH)
+
+
+class Disk:
+    """What a disk has of the journal at the least: as it was when it was last waited for."""
+
+    def __init__(self, world: World) -> None:
+        self.state: dict[Path, bytes] = {}
+        self.syncs: list[str] = []
+        """The points after which it had been waited for."""
+        self._files = [world.place / "state" / name for name in ("claims.sqlite", "claims.sqlite-wal")]
+        self._head, self._seen = world.place / "state" / "claims.head", b""
+        world.overrides["mark"] = self._look
+        world.restart()
+        self._look("start")
+
+    def _look(self, point: str) -> None:
+        if (head := self._head.read_bytes()) != self._seen:
+            self._seen = head
+            self.state = {path: path.read_bytes() if path.exists() else b"" for path in self._files}
+            self.syncs.append(point)
 
 
 FULL_ASK = Ask(
