@@ -21,7 +21,13 @@ BLOCKS = re.findall(r"```(sh|yaml) reporter=(\w+)\n(.*?)```", PAGE, re.DOTALL)
 SCRIPTS = {name: text for language, name, text in BLOCKS if language == "sh"}
 SETTINGS = {name: text for language, name, text in BLOCKS if language == "yaml"}
 GUIDES = sorted(DOCS.glob("guide-*.md"))
-MAN = {path.stem: path.read_text() for path in (DOCS / "man").glob("*.8")}
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("decisions/*.md"))]
+SECTIONS = {
+    (path.stem, text.partition("\n")[0].split()[-1]): text
+    for path in (DOCS / "man").glob("*.8")
+    for text in re.split(r"^\.S[sS] ", path.read_text(), flags=re.MULTILINE)
+}
+"""Of the man pages, by program and command."""
 
 
 def run(name: str, folder: Path, **environment: str) -> tuple[int, Outcome, str]:
@@ -68,8 +74,8 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
-def test_links_of_a_guide_lead_somewhere(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]*)(?:#[^)]*)?\)", page.read_text()):
         assert not target or (page.parent / target).exists(), target
     for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", page.read_text()):
@@ -99,15 +105,17 @@ def test_the_python_of_the_controllers_guide_follows_a_real_broker(tmp_path: Pat
             follower.wait()
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
-def test_every_command_of_a_guide_exists_with_its_options(page: Path) -> None:
-    """Those in indented lines and in backquotes; the admin's are run as they stand, elsewhere."""
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_a_page_exists_with_its_options(page: Path) -> None:
+    """Those in lines of code and in backquotes; the admin's guide is run as it stands, elsewhere."""
     found = re.findall(
-        r"(?:^    |`)(xce-(?:agent|broker|reporter)) ([a-z]+)([^`\n#]*)", page.read_text(), re.MULTILINE
+        r"(?:^(?: {4}|\w+# )?|`)(xce-(?:agent|broker|reporter)) ([a-z]+)([^`\n#]*)",
+        page.read_text().replace("\\\n", ""),
+        re.MULTILINE,
     )
-    assert found
+    assert found or page not in GUIDES
     for program, command, rest in found:
-        text = MAN[program]
-        assert re.search(rf"^\.S[SH] .*\b{command}\b", text, re.MULTILINE | re.IGNORECASE), (program, command)
-        for option in re.findall(r"--[a-z-]+", rest.replace("-- ", " ")):
+        text = SECTIONS.get((program, command), "")
+        assert text, (program, command)
+        for option in re.findall(r"--[a-z-]+", rest.partition(" -- ")[0]):
             assert option in text.replace("\\-", "-"), (program, command, option)
