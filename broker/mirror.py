@@ -79,14 +79,21 @@ class Mirror:
             raise OutOfStep("the delta is of another incarnation of the broker")
         if there.sequence != here.sequence + 1:
             raise OutOfStep(f"delta {there.sequence} came after {here.sequence}")
-        removed = set(delta.removed)
-        changed = {
-            key: changed_view(None if key in removed else self.locations.get(key), change)
-            for key, change in delta.locations.items()
-        }
+        removed, locations, replace = set(delta.removed), self.locations, msgspec.structs.replace
+        changed: dict[str, LocationView] = {}
+        try:
+            for key, values in delta.values.items():  # nearly all of everything, and so in line
+                view = locations[key]
+                changed[key] = replace(view, values={**view.values, **values})
+        except KeyError as error:
+            raise OutOfStep(f"new readings of {error}, which is not there") from None
+        if not removed.isdisjoint(changed):
+            raise OutOfStep("new readings of a location that is removed")
+        for key, change in delta.locations.items():
+            changed[key] = changed_view(None if key in removed else locations.get(key), change)
         for key in removed:
-            self.locations.pop(key, None)
-        self.locations.update(changed)
+            locations.pop(key, None)
+        locations.update(changed)
         if delta.types is not None:
             self.types = {kind.name: kind for kind in delta.types}
         replace_views(self.claims, delta.claims)
@@ -143,8 +150,6 @@ def changed_view(view: LocationView | None, change: LocationChange) -> LocationV
         if change.source is None or change.state is None:
             raise OutOfStep("a change of a location that is not there")
         view = LocationView(source=change.source, state=change.state)
-    if _values_only(change):
-        return msgspec.structs.replace(view, values=merged(view.values, change.values))
     return LocationView(
         source=_or(change.source, view.source),
         state=_or(change.state, view.state),
@@ -167,22 +172,6 @@ def replace_views(views: dict[str, V], changes: Mapping[str, V | None]) -> None:
             views.pop(key, None)
         else:
             views[key] = view
-
-
-def _values_only(change: LocationChange) -> bool:
-    """Whether nothing but readings has changed: so it is with nearly all changes."""
-    return (
-        change.state is None
-        and change.source is None
-        and change.conditions is None
-        and change.holds is None
-        and change.groups is None
-        and change.about is None
-        and not change.reporters
-        and not change.inventories
-        and not change.amounts
-        and not change.quarantined
-    )
 
 
 def _or(new: V | None, old: V) -> V:

@@ -47,7 +47,7 @@ name: {node}
 state_directory: {folder}/agent
 run_directory: {folder}/run
 cgroup: '{cgroup}'
-reporters: {{directory: {folder}/reporters.d, user: '{user}'}}
+reporters: {{directory: {folder}/reporters.d{user}}}
 """
 CLAIMS = """\
 claims:
@@ -255,7 +255,7 @@ def configure(demo: Demo) -> None:
         "endpoint": demo.endpoint,
         "node": NODE,
         "cgroup": demo.cgroup or "",
-        "user": "nobody" if os.geteuid() == 0 else "",
+        "user": ", user: nobody" if os.geteuid() == 0 else "",
     }
     for name, text in {"broker": BROKER, "agent": AGENT, "hosts": HOSTS}.items():
         (demo.folder / f"{name}.yaml").write_text(text.format_map(values))

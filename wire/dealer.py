@@ -13,6 +13,7 @@ import ipaddress
 import os
 import random
 import struct
+import weakref
 from enum import StrEnum
 from typing import NamedTuple, cast
 
@@ -111,6 +112,7 @@ class Dealer:
             self._socket.curve_secretkey = key.secret
         self._monitor = self._socket.get_monitor_socket(_EVENTS)
         self._monitor.linger = 0
+        self._end = weakref.finalize(self, _end, self._socket, self._monitor)
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -174,11 +176,8 @@ class Dealer:
         return changes
 
     def close(self) -> None:
-        """Close the link; unsent messages are dropped. May be called twice."""
-        if not self._socket.closed:
-            self._socket.disable_monitor()
-            self._monitor.close(linger=0)
-            self._socket.close(linger=0)
+        """Close the link; unsent messages are dropped. Dropping it does the same. May be called twice."""
+        self._end()
 
     def _in_words(self, event: int, value: int) -> LinkEvent | None:
         """The meaning of one monitor event; None where it adds nothing to what has been told."""
@@ -220,6 +219,16 @@ class Dealer:
                 )
             case _:
                 return None
+
+
+def _end(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
+    """Close both ends in the order that they need: libzmq's thread would wait for ever to tell an event to a
+    monitor that is gone, and no link of the process would come up again.
+    """
+    if not socket.closed:
+        socket.disable_monitor()
+        monitor.close(linger=0)
+        socket.close(linger=0)
 
 
 def _waiting(socket: "zmq.Socket[bytes]") -> bool:

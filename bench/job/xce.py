@@ -207,6 +207,8 @@ class _Follower(Follower):
             timeout = 0
             if not isinstance(event, Changed):
                 raise ConnectionError(f"the stream of changes is broken: {event}")
+            for key, values in event.delta.values.items():
+                note(key, values)
             for key, change in event.delta.locations.items():
                 note(key, change.values)
 

@@ -69,7 +69,7 @@ def _first_values(files: Path, watch: Watch) -> float:
     with product.running_agent(files) as child:
         while time.monotonic() - start < _LATE_S:
             event = watch.next(0.05)
-            change = event.delta.locations.get(f"host:{_HOST}") if isinstance(event, Changed) else None
+            change = event.delta.changes().get(f"host:{_HOST}") if isinstance(event, Changed) else None
             if change and any(isinstance(value, int | float) for value in change.values.values()):
                 return (time.monotonic() - start) * 1e3
         raise ChildFailed(child.story("its values did not come"))

@@ -22,9 +22,10 @@ def of_delta(
     """
     for key in sorted(delta.removed, key=natural):
         yield key, "", "removed"
-    for key in sorted(delta.locations, key=natural):
+    changes = delta.changes()
+    for key in sorted(changes, key=natural):
         view = None if key in delta.removed else before.get(key)
-        for resource, text in of_location(delta.locations[key], view, types):
+        for resource, text in of_location(changes[key], view, types):
             yield key, resource, text
     if delta.types is not None:
         yield "", "", f"types: {len(delta.types)} in force"

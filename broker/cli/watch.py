@@ -131,7 +131,7 @@ class _Lines:
                     if self._location(key) and (self._all or (resource and self._resource(resource)))
                 ]
                 found += self._of_claims(delta)
-                for key in {*delta.removed, *delta.locations}:
+                for key in {*delta.removed, *delta.values, *delta.locations}:
                     if key in mirror.locations:
                         self._before[key] = mirror.locations[key]
                     else:

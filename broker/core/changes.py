@@ -10,16 +10,19 @@ What cannot be encoded (a text with half a surrogate, say) is left out, as if it
 and costs neither its neighbours nor the numbering.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
 from xce.broker.core.effect import Effect, Send, SendBytes
+from xce.broker.core.location import Readings
 from xce.broker.core.peer import Peer
-from xce.broker.core.supply import Change
-from xce.model.message import BindingView, ClaimView, Delta, Lost, Position, WatchBegin
+from xce.model.message import BindingView, ClaimView, Delta, LocationChange, Lost, Position, WatchBegin
 from xce.model.resource import ResourceType
 
 RING_BYTES = 64 << 20
@@ -33,6 +36,8 @@ CREDIT = 1 << 20
 UNENCODABLE = (msgspec.MsgspecError, ValueError, OverflowError, TypeError, RecursionError)
 """What encoding raises for what has no bytes."""
 
+C = TypeVar("C")
+
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Delta).decode
@@ -45,7 +50,8 @@ class _Delta(msgspec.Struct, kw_only=True, omit_defaults=True, tag="delta", tag_
     position: Position
     revision: int
     broker_ms: int
-    locations: dict[str, Change] = {}
+    values: dict[str, Readings] = {}
+    locations: dict[str, LocationChange] = {}
     removed: list[str] = []
     types: list[ResourceType] | None = None
     claims: dict[str, ClaimView | None] = {}
@@ -107,7 +113,8 @@ class Changes:
 
     def publish(
         self,
-        changes: dict[str, Change],
+        values: dict[str, Readings],
+        changes: dict[str, LocationChange],
         removed: list[str],
         types: list[ResourceType] | None,
         *,
@@ -121,18 +128,19 @@ class Changes:
         Returns keys of locations that cannot be encoded: to followers they are removed.
         """
         lost: list[str] = []
-        news = changes or removed or claims or bindings or types is not None
+        news = values or changes or removed or claims or bindings or types is not None
         if not news and revision == self.revision:
             return lost
         self.revision = revision
         watch_id = next((watch.id for watch in self._watches.values()), "")
-        for part in _parts(changes):
+        for some_values, some_changes in _parts(values, changes):
             delta = _Delta(
                 id=watch_id,
                 position=Position(epoch=self.epoch, incarnation=self.incarnation, sequence=self.sequence + 1),
                 revision=revision,
                 broker_ms=broker_ms,
-                locations=part,
+                values=some_values,
+                locations=some_changes,
                 removed=removed,
                 types=types,
                 claims=dict(claims),
@@ -219,28 +227,41 @@ class Changes:
         return ""
 
 
-def _parts(changes: dict[str, Change]) -> Iterator[dict[str, Change]]:
-    if len(changes) <= DELTA_LOCATIONS:
-        yield changes
+def _parts(
+    values: dict[str, Readings], changes: dict[str, LocationChange]
+) -> Iterator[tuple[dict[str, Readings], dict[str, LocationChange]]]:
+    """Both in parts of at most `DELTA_LOCATIONS`; one, if they are empty."""
+    if len(values) + len(changes) <= DELTA_LOCATIONS:
+        yield values, changes
         return
-    keys = list(changes)
-    for begin in range(0, len(keys), DELTA_LOCATIONS):
-        yield {key: changes[key] for key in keys[begin : begin + DELTA_LOCATIONS]}
+    for some in _pieces(changes):
+        yield {}, some
+    for some_values in _pieces(values):
+        yield some_values, {}
+
+
+def _pieces(of: dict[str, C]) -> Iterator[dict[str, C]]:
+    items = iter(of.items())
+    while piece := dict(islice(items, DELTA_LOCATIONS)):
+        yield piece
 
 
 def _without_lost(delta: _Delta) -> tuple[bytes, list[str]]:
     """A delta that cannot be encoded whole, without what cannot be; and the keys that this costs."""
-    good: dict[str, Change] = {}
-    lost: list[str] = []
-    for key, change in delta.locations.items():
-        try:
-            _encode({key: change})
-        except UNENCODABLE:
-            lost.append(key)
-        else:
-            good[key] = change
+    values, changes = _encodable(delta.values), _encodable(delta.locations)
+    lost = [*(delta.values.keys() - values.keys()), *(delta.locations.keys() - changes.keys())]
     removed = [key for key in (*delta.removed, *lost) if is_encodable(key)]
-    return _encode(msgspec.structs.replace(delta, locations=good, removed=removed)), lost
+    return _encode(msgspec.structs.replace(delta, values=values, locations=changes, removed=removed)), lost
+
+
+def _encodable(of: dict[str, C]) -> dict[str, C]:
+    """Those entries that have bytes."""
+    good: dict[str, C] = {}
+    for key, change in of.items():
+        with contextlib.suppress(*UNENCODABLE):
+            _encode({key: change})
+            good[key] = change
+    return good
 
 
 def is_encodable(text: str) -> bool:

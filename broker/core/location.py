@@ -34,6 +34,10 @@ def unpacked(kept: bytes) -> bytes:
     return zlib.decompress(kept)
 
 
+Readings = dict[str, Reading | None]
+"""New readings of one location by name; None: withdrawn."""
+
+
 class View(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`message.LocationView`, alive: it is encoded as it stands. The same fields in the same order."""
 
@@ -119,10 +123,12 @@ class Location:
         """The same in JSON."""
         self.dirty = False
         """Changed in this turn."""
-        self.pending: dict[str, Reading | None] | None = None
+        self.pending: Readings | None = None
         """Values that changed in this turn."""
         self.news: dict[str, Any] | None = None
-        """Everything else that changed in this turn, as fields of `LocationChange`."""
+        """Everything else that changed in this turn, as fields of `LocationChange`; empty when that is only
+        that a value was withdrawn.
+        """
 
 
 class Host(Location):

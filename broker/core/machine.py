@@ -228,12 +228,13 @@ class Broker:
             told = [
                 place for place in state.supply.turn if place.news is not None and isinstance(place, Host)
             ]
-            changes, removed = state.supply.take_turn()
+            values, changes, removed = state.supply.take_turn()
             for host in told:
                 self.links.tell(host)
                 self.claims.host_changed(host)
             claims, bindings = views.take_turn()
             lost = state.changes.publish(
+                values,
                 changes,
                 removed,
                 state.types.list if self.sitemap.types_news else None,

@@ -8,11 +8,11 @@ change.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 
-from xce.broker.core.location import Host, Location, View
+from xce.broker.core.location import Host, Location, Readings, View
 from xce.model.message import LocationChange, Quality
 from xce.model.supply import Condition, LocationKind, Source, location
 from xce.model.value import LARGEST_INTEGER, Absent, Presence, Reading, presence_of
@@ -22,10 +22,6 @@ _encode_json = msgspec.json.Encoder().encode
 _FIELDS = ("source", "state", "conditions", "holds", "groups", "about")
 _COUNTED = frozenset({"state", "conditions"})
 _MAPS = ("reporters", "inventories", "amounts", "quarantined")
-
-
-Change: TypeAlias = LocationChange | dict[str, Any]
-"""A `LocationChange`, or a dict that is encoded like one."""
 
 
 class SupplyMap:
@@ -146,6 +142,8 @@ class SupplyMap:
         if place.pending is None:
             place.pending = {}
         place.pending[name] = reading
+        if reading is None and place.news is None:
+            place.news = {}  # no longer readings alone
 
     def add_values(self, place: Location, values: Mapping[str, Reading | None]) -> None:
         """Add readings of names that the place does not have yet."""
@@ -176,12 +174,20 @@ class SupplyMap:
             place.text = entry_of(place.key, place.view, json=True)
         return place.text
 
-    def take_turn(self) -> tuple[dict[str, Change], list[str]]:
-        """What has changed since the last call: changes by key, and keys that are gone."""
-        changes = {place.key: _change(place) for place in self.turn}
+    def take_turn(self) -> tuple[dict[str, Readings], dict[str, LocationChange], list[str]]:
+        """What has changed since the last call: readings alone, changes of more than that, keys that are
+        gone.
+        """
+        values: dict[str, Readings] = {}
+        changes: dict[str, LocationChange] = {}
+        for place in self.turn:
+            if place.news is None:
+                values[place.key] = place.pending or {}
+            else:
+                changes[place.key] = _change(place, place.news)
         removed = self.removed
         self.forget_turn()
-        return changes, removed
+        return values, changes, removed
 
     def forget_turn(self) -> None:
         """Tell nobody what has changed: nobody follows yet, or everybody has been told."""
@@ -244,11 +250,8 @@ def entry_of(key: str, view: View, *, json: bool) -> bytes:
     return _encode(key) + _encode(view)
 
 
-def _change(place: Location) -> Change:
-    """What changed at one location; a new one is told whole. Mostly it is values, which need no struct."""
-    news = place.news
-    if news is None:
-        return {"values": place.pending or {}}
+def _change(place: Location, news: dict[str, Any]) -> LocationChange:
+    """What changed at one location; a new one is told whole."""
     if "new" in news:
         view = place.view
         whole: dict[str, Any] = {name: getattr(view, name) for name in _FIELDS}

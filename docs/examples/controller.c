@@ -37,8 +37,7 @@ static const char *member(const char *p, const char **name, const char **value)
 {
     if (!p || (*p != '{' && *p != ',') || p[1] != '"')
         return NULL;
-    *name = p + 2;
-    *value = skip(p + 1) + 1;
+    *name = p + 2, *value = skip(p + 1) + 1;
     return skip(*value);
 }
 
@@ -74,12 +73,13 @@ static void ask(void)
 /* One line for each location; a real controller puts it into its own tables here. */
 static void show(const char *message)
 {
-    const char *name, *value, *removed = get(message, "removed"), *next = get(message, "locations");
+    const char *maps[] = {"values", "locations"}, *name, *value, *next, *removed = get(message, "removed");
     long sequence = strtol(get(position, "sequence"), NULL, 10);
     if (*removed)
         printf("#%ld removed %.*s\n", sequence, (int)(skip(removed) - removed), removed);
-    while ((next = member(next, &name, &value)))
-        printf("#%ld %.*s %.*s\n", sequence, (int)strcspn(name, "\""), name, (int)(next - value), value);
+    for (int map = 0; map < 2; map++)
+        for (next = get(message, maps[map]); (next = member(next, &name, &value));)
+            printf("#%ld %.*s %.*s\n", sequence, (int)strcspn(name, "\""), name, (int)(next - value), value);
 }
 
 static void take(const char *message)

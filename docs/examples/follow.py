@@ -63,7 +63,7 @@ def lines_of_delta(delta: Delta) -> Iterator[str]:
     number = f"change {delta.position.epoch}.{delta.position.sequence}:"
     for key in delta.removed:
         yield f"{number} {key} is gone"
-    for key, change in sorted(delta.locations.items()):
+    for key, change in sorted(delta.changes().items()):
         for text in texts_of(change):
             yield f"{number} {key} {text}"
 

@@ -7,6 +7,7 @@ from xce.model.instance import Inventory
 from xce.model.message.base import Reply
 from xce.model.message.view import BindingView, ClaimView, LocationChange, LocationView, Position, Quality
 from xce.model.resource import ResourceType
+from xce.model.value import Reading
 
 
 class Done(Reply, frozen=True, kw_only=True, tag="done"):
@@ -70,13 +71,21 @@ class Delta(Reply, frozen=True, kw_only=True, tag="delta"):
     position: Position
     revision: int
     broker_ms: int
+    values: dict[str, dict[str, Reading]] = {}
+    """Readings that changed, by location, where nothing else did and none was withdrawn."""
     locations: dict[str, LocationChange] = {}
+    """What changed at the other locations."""
     removed: list[str] = []
     types: list[ResourceType] | None = None
     claims: dict[str, ClaimView | None] = {}
     """Claims that changed, whole; null: it is gone. One turn's claims and bindings are in one delta."""
     bindings: dict[str, BindingView | None] = {}
     """Bindings that changed, whole; null: it is gone, it had ended."""
+
+    def changes(self) -> dict[str, LocationChange]:
+        """What changed at each location, be it in `values` or in `locations`."""
+        plain = {key: LocationChange(values={**values}) for key, values in self.values.items()}
+        return {**plain, **self.locations}
 
 
 class NextKey(Reply, frozen=True, kw_only=True, tag="key.next"):

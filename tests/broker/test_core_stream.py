@@ -192,9 +192,7 @@ def test_one_turn_is_one_delta_however_much_came() -> None:
             world._take(world.broker.handle(world.peers[agent.name], tick, world.now))
     world.turn()
     (delta,) = world.got(watcher, m.Delta)
-    assert {key: change.values for key, change in delta.locations.items()} == {
-        f"host:node{number}": {"fan": 2} for number in (1, 2, 3)
-    }
+    assert delta.values == {f"host:node{number}": {"fan": 2} for number in (1, 2, 3)}
 
 
 def test_nothing_new_is_no_delta() -> None:
@@ -224,7 +222,7 @@ def test_without_credit_nothing_comes_and_with_it_everything() -> None:
     world.say(peer, m.WatchRequest(id="w", since=mirror.position, credit=2))
     for value in range(1, 200):
         agent.report(fan=value)
-    assert [delta.locations["host:node1"].values["fan"] for delta in world.got("slow", m.Delta)] == [1, 2]
+    assert [delta.values["host:node1"]["fan"] for delta in world.got("slow", m.Delta)] == [1, 2]
     world.say(peer, m.Credit(id="w", more=1000))
     deltas = world.got("slow", m.Delta)
     assert [delta.position.sequence for delta in deltas] == list(
@@ -255,7 +253,7 @@ def test_the_ring_is_bounded_in_bytes_too() -> None:
     ring = Changes(1, "i", keep=1000, keep_bytes=10_000)
     for number in range(100):
         change = m.LocationChange(values={"lab": "x" * 1000})
-        ring.publish({f"host:n{number}": change}, [], None, revision=1, broker_ms=0)
+        ring.publish({}, {f"host:n{number}": change}, [], None, revision=1, broker_ms=0)
     assert ring._bytes <= 10_000
     assert len(ring._ring) < 10
 

@@ -1,5 +1,6 @@
 """Readings: what is taken, what is refused and how that shows, and when it turns stale."""
 
+import time
 from typing import Any
 
 import pytest
@@ -42,8 +43,17 @@ def test_only_what_changed_is_told() -> None:
     world, agent = joined(fan=1, lab="a", ok=True)
     watcher = follow(world)
     agent.report(fan=1, lab="b", ok=True)
-    assert [delta.locations for delta in world.got(watcher, m.Delta)] == [
-        {"host:node1": m.LocationChange(values={"lab": "b"})}
+    assert [(delta.values, delta.locations) for delta in world.got(watcher, m.Delta)] == [
+        ({"host:node1": {"lab": "b"}}, {})
+    ]
+
+
+def test_a_withdrawn_value_is_told_as_a_change_of_its_location() -> None:
+    world, agent = joined(fan=1, lab="a")
+    watcher = follow(world)
+    agent.report(fan=2, lab=None)
+    assert [(delta.values, delta.locations) for delta in world.got(watcher, m.Delta)] == [
+        ({}, {"host:node1": m.LocationChange(values={"fan": 2, "lab": None})})
     ]
 
 
@@ -258,11 +268,9 @@ def test_ten_thousand_hosts_are_looked_over_in_a_moment() -> None:
     many: dict[str, list[str]] = {f"n{number}": [] for number in range(10_000)}
     world = World(files=site(groups_of=many))
     world.wait(1)
-    import time
-
-    began = time.perf_counter()
+    began = time.thread_time()
     world.broker.second(world.now + 1)
-    assert time.perf_counter() - began < 0.05
+    assert time.thread_time() - began < 0.05
 
 
 # ---------------------------------------------------------------------------------------------- resync

@@ -64,6 +64,22 @@ def test_a_change_replaces_what_it_names_and_leaves_the_rest() -> None:
     assert (held.position.sequence, held.broker_ms) == (42, 5100)
 
 
+def test_new_readings_replace_those_of_their_names_and_leave_the_rest() -> None:
+    held = mirror({"host:node1": HOST, "host:node2": HOST})
+    before = held.locations["host:node1"]
+    message = delta(
+        values={"host:node1": {"mem": 799}}, locations={"host:node2": LocationChange(state="lost")}
+    )
+    held.apply(message)
+    assert held.locations["host:node1"] == msgspec.structs.replace(HOST, values={**HOST.values, "mem": 799})
+    assert held.locations["host:node2"] == msgspec.structs.replace(HOST, state="lost")
+    assert before == HOST, "a view that was handed out must not change"
+    assert message.changes() == {
+        "host:node1": LocationChange(values={"mem": 799}),
+        "host:node2": LocationChange(state="lost"),
+    }
+
+
 def test_an_empty_list_empties_and_a_missing_one_keeps() -> None:
     held = mirror({"host:node1": HOST})
     held.apply(delta(locations={"host:node1": LocationChange(state="lost")}))
@@ -94,8 +110,18 @@ def test_a_location_that_is_removed_and_new_in_one_turn_starts_afresh() -> None:
         delta(42, "other"),
         delta(locations={"host:new": LocationChange(values={"mem": 1})}),
         delta(removed=["host:node1"], locations={"host:node1": LocationChange(values={"mem": 1})}),
+        delta(values={"host:node1": {"mem": 1}, "host:new": {"mem": 1}}),
+        delta(removed=["host:node1"], values={"host:node1": {"mem": 1}}),
     ],
-    ids=["gap", "repeat", "other incarnation", "change of an unknown location", "change of a removed one"],
+    ids=[
+        "gap",
+        "repeat",
+        "other incarnation",
+        "change of an unknown location",
+        "change of a removed one",
+        "readings of an unknown location",
+        "readings of a removed one",
+    ],
 )
 def test_a_delta_that_does_not_follow_is_refused_and_changes_nothing(message: Delta) -> None:
     held = mirror({"host:node1": HOST})

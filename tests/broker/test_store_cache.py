@@ -166,7 +166,7 @@ def test_saving_hands_the_bytes_over_and_does_not_wait(tmp_path: Path, backgroun
     before = time.monotonic()
     assert kept.save(entries, about=b"", revision=3, now=THEN)
     assert not kept.save(entries, about=b"", revision=4, now=THEN)
-    assert time.monotonic() - before < 0.5
+    assert time.monotonic() - before < 5, "half of what is in the way"
     entries.clear()
     hold.set()
     deadline = time.monotonic() + 10

@@ -193,9 +193,9 @@ def test_escaped_text_is_printable_and_bounded(text: str) -> None:
     "line", [b"{" + b"1" * 200_000, b'{"a": 1,' + b"1" * 200_000, b"{1" + b",1" * 100_000]
 )
 def test_looking_for_the_usual_reason_takes_no_time_on_a_line_of_digits(line: bytes) -> None:
-    began = time.monotonic()
+    began = time.thread_time()
     assert isinstance(parse_line(line, 1), Refusal)
-    assert time.monotonic() - began < 1  # some milliseconds; it was a minute
+    assert time.thread_time() - began < 1  # some milliseconds; it was a minute
 
 
 def test_a_value_that_is_nested_as_deep_as_can_be_read_can_be_shown() -> None:

@@ -12,7 +12,7 @@ from xce.agent.cli.options import UsageError
 from xce.agent.external import join as external_join
 from xce.broker import cli as broker_cli
 from xce.broker.client import Broker, Client
-from xce.model.message import Done, KeyAdd, KeyRevoke, KeysRequest
+from xce.model.message import Done, KeyAdd, KeyRevoke, KeysRequest, KeyView, Order
 from xce.wire import joining, keys, token
 from xce.wire.ask import Denied, NoAnswer
 from xce.wire.dealer import LinkState
@@ -21,10 +21,22 @@ from xce.wire.keys import KeyFileError
 pytestmark = [pytest.mark.system]
 
 
+def order(site: Site, what: Order) -> None:
+    with site.client() as client:
+        client.ask(what)
+
+
+def accepted(site: Site) -> list[KeyView]:
+    """Keys that are accepted."""
+    with site.client() as client:
+        return [key for key in client.ask(KeysRequest(id="")).keys if not key.revoked]
+
+
 def make(site: Site, *, hosts: str = "node*", lifetime_s: float = 60, admit: bool = False) -> token.Token:
     """A token as `xce-broker token new` makes it."""
     pair = keys.new("token-1", "joiner")
-    site.client().ask(
+    order(
+        site,
         KeyAdd(
             id="",
             name="token-1",
@@ -34,14 +46,14 @@ def make(site: Site, *, hosts: str = "node*", lifetime_s: float = 60, admit: boo
             grants="agent",
             lifetime_s=lifetime_s,
             admit=admit,
-        )
+        ),
     )
     return token.Token("token-1", pair.secret, site.broker.key.public)
 
 
 def good(site: Site) -> set[tuple[str, str]]:
     """Names and roles of keys that are accepted."""
-    return {(key.name, key.role) for key in site.client().ask(KeysRequest(id="")).keys if not key.revoked}
+    return {(key.name, key.role) for key in accepted(site)}
 
 
 def test_a_token_lets_one_host_in_once(site: Site, tmp_path: Path) -> None:
@@ -83,7 +95,7 @@ def test_a_join_may_be_broken_off_anywhere_until_the_key_is_there(site: Site, tm
     put = joining.asking(site.broker.endpoint, 10)
     with pytest.raises(Denied):
         joining.join(put, make(site, hosts="gpu*"), "node7", "agent", tmp_path / "agent.key")
-    site.client().ask(KeyRevoke(id="", name="token-1", reason="test"))
+    order(site, KeyRevoke(id="", name="token-1", reason="test"))
 
     def full() -> None:
         raise OSError(28, "No space left on device")
@@ -135,7 +147,7 @@ def test_a_token_is_for_its_names_and_its_time(site: Site, tmp_path: Path) -> No
     put = joining.asking(site.broker.endpoint, 10)
     with pytest.raises(Denied, match=r"the token token-1 is for gpu\*"):
         joining.join(put, make(site, hosts="gpu*"), "node7", "agent", tmp_path / "a.key")
-    site.client().ask(KeyRevoke(id="", name="token-1", reason="test"))
+    order(site, KeyRevoke(id="", name="token-1", reason="test"))
     ended = make(site, lifetime_s=0.001)
     site.until(lambda: "good until" in _denial(put, ended, tmp_path / "b.key"))
     assert ("node7", "agent") not in good(site)
@@ -197,9 +209,9 @@ def test_a_running_agent_gets_a_new_key_and_the_old_one_is_refused(site: Site) -
     assert done.returncode == 0, done.stderr
     new = keys.load(path, secret=True)
     assert new.public != old.public
-    accepted = {key.public for key in site.client().ask(KeysRequest(id="")).keys if not key.revoked}
-    assert new.public.decode() in accepted
-    assert old.public.decode() not in accepted
+    public = {key.public for key in accepted(site)}
+    assert new.public.decode() in public
+    assert old.public.decode() not in public
     site.until(lambda: node.status()["link"]["phase"] == "synced")
     states.add(state(site))
     assert states == {"available"}
@@ -260,7 +272,7 @@ def test_a_token_that_admits_goes_before_the_policy_for_hosts_that_nobody_named(
         (agent.folder / "broker.pub").unlink()
         put = joining.asking(site.broker.endpoint, 10)
         joining.join(put, make(site, admit=admit), agent.host, "agent", agent.folder / "agent.key")
-        site.client().ask(KeyRevoke(id="", name="token-1", reason="the next one has its name"))
+        order(site, KeyRevoke(id="", name="token-1", reason="the next one has its name"))
         agent.start()
 
     def shown(name: str) -> tuple[str, list[str]]:

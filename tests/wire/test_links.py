@@ -45,6 +45,19 @@ def test_a_known_key_is_let_in_and_named_on_its_messages(hub: Hub) -> None:
     assert dealer.receive() == [b"answer"]
 
 
+def test_a_link_that_is_dropped_and_not_closed_keeps_no_other_from_coming_up(hub: Hub) -> None:
+    """A few hundred were enough for libzmq's thread to wait for ever, or for a name that was still taken."""
+    key = hub.known_key("node17")
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()  # the hub's would be hindered, too
+    for _ in range(100):
+        dealer = Dealer(hub.tcp, key=key, broker_key=hub.key.public, context=context)
+        words(hub, dealer, LinkState.READY)
+        socket_of_it = dealer._socket
+        del dealer
+        assert socket_of_it.closed, "by us, behind its monitor, and not whenever a collector comes to it"
+    context.term()
+
+
 def test_a_key_that_is_not_known_is_rejected_in_words(hub: Hub) -> None:
     stranger = keys.new("stranger", "agent")
     dealer = hub.dealer(hub.tcp, stranger, hub.key.public)

@@ -85,13 +85,11 @@ def case(kernel: Kernel, tmp_path: Path) -> Case:
 
 
 def test_a_probe_that_stays_is_heard_and_leaves_at_the_end_of_its_pipe(case: Case) -> None:
-    prober = case.begin(f"echo '{LINE}'; echo '{{}}'; {ORDERS}")
+    prober = case.begin(f"echo '{LINE}'; echo '{{}}'; {ORDERS}", grace=60)
     case.kernel.until(lambda: case.ear.signs)
     assert prober.state is ReporterState.RUNNING
     assert [one.id for one in case.ear.lines[0].instances or ()] == ["GPU-a"]
-    begun = time.monotonic()
     case.stop()
-    assert time.monotonic() - begun < 0.5
     assert prober.last_exit == "exit status 0"
 
 

@@ -129,9 +129,9 @@ def test_the_stand_in_is_slow_the_first_time_when_told(lab: Make) -> None:
     node = lab(four())
     node.stand_in.control({"once.nvmlDeviceGetPersistenceMode.*": 150})
     took = []
-    for _ in range(3):
+    for _ in range(9):
         began = time.monotonic()
         node.library.read(everything=True)
         took.append(time.monotonic() - began)
     assert took[0] >= 0.15
-    assert min(took[1:]) < 0.15
+    assert min(took[1:]) < 0.15, "by one of them, however busy the machine is"
