@@ -80,17 +80,16 @@ class Mirror:
         if there.sequence != here.sequence + 1:
             raise OutOfStep(f"delta {there.sequence} came after {here.sequence}")
         removed, locations, replace = set(delta.removed), self.locations, msgspec.structs.replace
-        changed: dict[str, LocationView] = {}
-        try:
-            for key, values in delta.values.items():  # nearly all of everything, and so in line
-                view = locations[key]
-                changed[key] = replace(view, values={**view.values, **values})
-        except KeyError as error:
-            raise OutOfStep(f"new readings of {error}, which is not there") from None
-        if not removed.isdisjoint(changed):
-            raise OutOfStep("new readings of a location that is removed")
-        for key, change in delta.locations.items():
-            changed[key] = changed_view(None if key in removed else locations.get(key), change)
+        known = delta.values.keys() <= locations.keys()
+        if not known or not removed.isdisjoint(delta.values):
+            raise OutOfStep("new readings of a location that is not there")
+        changed = {
+            key: changed_view(None if key in removed else locations.get(key), change)
+            for key, change in delta.locations.items()
+        }
+        for key, values in delta.values.items():  # nearly all of everything, and so in line
+            view = locations[key]
+            locations[key] = replace(view, values={**view.values, **values})
         for key in removed:
             locations.pop(key, None)
         locations.update(changed)

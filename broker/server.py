@@ -29,6 +29,7 @@ from xce.broker.logs import log
 from xce.broker.store import Batch, Store, StoreError
 from xce.model.message import Done
 from xce.wire import codec
+from xce.wire.codec import PlainReport
 from xce.wire.router import TURN, Router, Sent, Stranger
 from xce.wire.zap import Authenticator
 
@@ -178,11 +179,13 @@ class Server:
     def _take(self, router: Router[Peer]) -> int:
         """One drain of the socket."""
         now = self.clock()
-        handle, decode = self.broker.handle, codec.decode_for_broker
+        take, handle, decode = self.broker.take, self.broker.handle, codec.decode_for_broker
         messages = router.receive()
         for peer, data in messages:
             try:
                 message = decode(data)
+                if message.__class__ is PlainReport and take(peer, message, now):
+                    continue
                 peer.json = data[0] == 0x7B
                 effects = handle(peer, message, now)
             except codec.CodecError as error:

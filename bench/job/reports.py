@@ -25,9 +25,10 @@ SENT, NUMBER = "sent_ns", "report_no"
 _SENT_MARK = 0x7FEEDDCCBBAA9988
 _NUMBER_MARK = 0x7AFE5E01
 SEQUENCE_MARK = 0x7AFE5E02
-RUN_MARK = 0x7AFE5E03
-HEADS = (SEQUENCE_MARK, RUN_MARK)
+HEADS = (SEQUENCE_MARK,)
 """Numbers that MessagePack writes in full length and that occur nowhere else in a frame."""
+RUN = 1 << 16
+"""Of both reporters, which are persistent: they report all day in one run."""
 
 
 class Report(msgspec.Struct):
@@ -39,7 +40,7 @@ class Report(msgspec.Struct):
     values: dict[str, Value]
 
 
-_WELL = ReporterState(state="waiting", mode="one-shot", interval_ms=15_000, ttl_ms=86_400_000, runs=1)
+_WELL = ReporterState(state="waiting", mode="persistent", interval_ms=15_000, ttl_ms=86_400_000, runs=1)
 STATES = {BUILTIN: _WELL, SITE_REPORTER: _WELL}
 
 

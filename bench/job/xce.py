@@ -1,7 +1,7 @@
 """Our broker: hosts say hello as agents do and send ticks; the consumer is the client library's watcher.
 
 Over a unix socket, or over loopback TCP: with CURVE, or without beside peers that have no keys. The
-hosts' ticks were encoded beforehand; their sequence, run, number and time are written in before each send.
+hosts' ticks were encoded beforehand; their sequence, number and time are written in before each send.
 Without keys they are written to a plain socket, as those of the peers are (`zmtp`); CURVE is left to ZeroMQ.
 """
 
@@ -19,7 +19,7 @@ from bench import product
 from bench.job import reports, zmtp
 from bench.job.floor import CONTEXT, endpoint
 from bench.job.hub import Follower, Hub, Mirror, Send, Server
-from bench.job.reports import HEADS, RUN_MARK, SEQUENCE_MARK, Frame, host_name
+from bench.job.reports import HEADS, RUN, SEQUENCE_MARK, Frame, host_name
 from bench.job.shared import Job
 from xce.broker.client import Broker, Changed, Client, Fresh
 from xce.model.message import (
@@ -230,8 +230,8 @@ def tick(host: int, variant: int, count: int, *, full: bool = False) -> bytes:
     """A report whose marks have still to be written."""
     indices, site = reports.values(host, variant, count)
     feeds = [
-        FeedTick(reports.BUILTIN, RUN_MARK, 0, dict(indices)),
-        FeedTick(reports.SITE_REPORTER, RUN_MARK, 0, dict(site)),
+        FeedTick(reports.BUILTIN, RUN, 0, dict(indices)),
+        FeedTick(reports.SITE_REPORTER, RUN, 0, dict(site)),
     ]
     feeds = [feed for feed in feeds if feed.values]
     return codec.encode(Report(SEQUENCE_MARK, feeds, full))

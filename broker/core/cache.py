@@ -92,7 +92,7 @@ def restore(state: State, place: CachedPlace, *, shift_s: float, now: float, sam
         found.agent, found.where = place.agent, place.where
         was = HostState(place.state)
         state.hosts.restored(found, state=HostState.LOST if place.silent else was)
-    state.intake.age(found, now)
+    state.freshness.age(found, now)
 
 
 def _restore_values(
@@ -113,7 +113,7 @@ def _restore_values(
         else value
         for name, value in cached.values.items()
     }
-    if not (trusted and state.intake.adopt(place, feed, values, trusted=True)):
+    if not (trusted and state.reports.adopt(place, feed, values, trusted=True)):
         state.intake.take(place, feed.reporter, dict(cached.values), now)
         for name, value in values.items():
             if isinstance(value, Absent) and name in feed.names:

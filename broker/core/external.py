@@ -5,6 +5,7 @@ name is `NAME@LOCATION`, or `NAME` where exactly one location has it. Their read
 in feeds called `IDENTITY/REPORTER`.
 """
 
+from xce.broker.core.freshness import Freshness
 from xce.broker.core.intake import FEEDS, Intake
 from xce.broker.core.location import NEVER, SUPPLY_AVAILABLE, Location
 from xce.broker.core.peer import Peer
@@ -44,8 +45,8 @@ class External:
 class Externals:
     """All identities, and the ways from their names to locations."""
 
-    def __init__(self, supply: SupplyMap, intake: Intake) -> None:
-        self.supply, self.intake = supply, intake
+    def __init__(self, supply: SupplyMap, intake: Intake, freshness: Freshness) -> None:
+        self.supply, self.intake, self._freshness = supply, intake, freshness
         self.known: dict[str, External] = {}
 
     def identity(self, name: str) -> External:
@@ -79,7 +80,7 @@ class Externals:
         labels = {f"{external.name}/{reporter}": age for reporter, age in ages_ms.items()}
         for place in self.supply.places.values():
             if ages := {label: age for label, age in labels.items() if label in place.feeds}:
-                self.intake.heard(place, ages, now)
+                self._freshness.heard(place, ages, now)
 
     def reporter(self, external: External, reporter: str, state: ReporterState | None, now: float) -> None:
         """A reporter's state goes to every location that it reports about; None: it is gone."""

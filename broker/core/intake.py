@@ -1,31 +1,25 @@
-"""What reporters say, taken into the map: the broker's hot path, and the one rule of freshness.
+"""What reporters say, judged reading by reading, and what the broker keeps of it.
 
 A reading is taken if its name is a declared type, belongs at such a place, may come from this reporter and
 fits its kind and limits. What is refused costs its neighbours nothing, is counted, and is kept with its
-reason, because it is a part of the table that the agent's digest covers.
-
-`report` does for numbers that were there before what `_take` does for everything: together where the decoder
-has checked them (`codec.PlainFeed`), otherwise one by one in 0.15 microseconds each.
+reason, because it is a part of the table that the agent's digest covers. What agents send all day goes
+another way (`reports`), as long as nothing about it is new.
 """
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
-from xce.broker.core.location import NEVER, Bounds, Feed, Location
+from xce.broker.core.location import Feed, Location
 from xce.broker.core.supply import SupplyMap
 from xce.broker.core.types import Types
-from xce.model.message import FeedTick, ReporterState
+from xce.model.message import ReporterState
 from xce.model.resource import Scope, normalise, value_problem
-from xce.model.supply import NAME_BYTES, LocationKind
-from xce.model.value import LARGEST_INTEGER, Absent, Presence, Reading, settle
+from xce.model.supply import LocationKind
+from xce.model.value import Absent, Presence, Reading
 from xce.model.value import digest as digest_of_readings
-from xce.wire.codec import PlainFeed
 
-UNKNOWN_TTL_S = 120.0
-"""For a feed whose reporter's state has not come yet."""
 REFUSED = 1024
 """Refused names that are kept per feed; more are only counted."""
 FEEDS = 1024
@@ -43,195 +37,20 @@ _SCOPES = {
     LocationKind.STORAGE: frozenset({Scope.POOL, Scope.EXTERNAL}),
 }
 STATIC = "static"
-SETS = 10_000
-_NUMBERS = frozenset({int, float})
 
 
 class Intake:
     """Takes readings and reporters' states into a supply map."""
 
     def __init__(self, supply: SupplyMap, types: Types) -> None:
-        self.supply, self.types = supply, types
+        self.supply = supply
+        self.types = types
+        """Those that hold now; `look_again` is for what is held already when they change."""
         self.reports = 0
         self.values = 0
         """Readings that came in, changed or not."""
-        self._sets: dict[frozenset[str], frozenset[str]] = {}
-        self._layouts: dict[
-            tuple[LocationKind, str, frozenset[str]], tuple[dict[str, Bounds | None], frozenset[str]]
-        ] = {}
-        """What is known of a reporter's set of names; good as long as the types are."""
         self.refused: Counter[str] = Counter()
         """Refused readings by reason."""
-
-    def use(self, types: Types) -> None:
-        """Judge by these types from now on; `look_again` is for what is held already."""
-        self.types = types
-        self._layouts.clear()
-
-    # ---------------------------------------------------------------------------------------- reports
-
-    def report(self, place: Location, feeds: Sequence[FeedTick], now: float) -> None:  # noqa: C901, PLR0912
-        """Take one tick of a host's agent: only what changed since its last."""
-        # One function on purpose: at this rate every call would be seen in the figures.
-        known, count = place.feeds, 0
-        changed: dict[str, Reading | None] = {}
-        for tick in feeds:
-            new = tick.values
-            feed = known.get(tick.reporter)
-            if feed is None:
-                if len(known) >= FEEDS or len(tick.reporter) > NAME_BYTES:
-                    self.refused["feed"] += len(new)
-                    continue
-                feed = self.feed(place, tick.reporter)
-            feed.run = tick.run
-            feed.born = now - tick.age_ms * 0.001
-            count += len(new)
-            if tick.__class__ is PlainFeed:
-                if not feed.names and self.adopt(place, feed, new):
-                    continue
-                plain = feed.plain
-                if plain is None:
-                    plain = self._plain_names(place, feed)
-                if plain.issuperset(new):
-                    # Numbers for numbers: all of it is new, as its agent says. No name is in two feeds, so
-                    # that the smaller one can go into the larger.
-                    if len(new) > len(changed):
-                        changed, new = new, changed
-                    if new:
-                        changed.update(new)
-                    continue
-            self._take_each(place, feed, new, changed, now)
-        self.reports += 1
-        self.values += count
-        if changed:
-            supply = self.supply
-            if supply.keep is not None:
-                supply.keep(place)
-            if len(changed) == len(place.values):
-                place.values.clear()  # all of them: filling an empty dict takes half the time
-            place.values.update(changed)  # type: ignore[arg-type]
-            place.packed = place.text = None
-            if place.pending is None:
-                place.pending = changed
-            else:
-                place.pending.update(changed)
-            if not place.dirty:
-                place.dirty = True
-                supply.turn.append(place)
-        if place.overlay:
-            self.revive(place, now)
-
-    def _take_each(
-        self,
-        place: Location,
-        feed: Feed,
-        new: dict[str, Reading | None],
-        changed: dict[str, Reading | None],
-        now: float,
-    ) -> None:
-        """Take readings of one feed: into `changed` what is as one would expect, the rest with a closer
-        look.
-        """
-        values, bounds_of = place.values, feed.names.get
-        for name, value in new.items():
-            bounds = bounds_of(name)
-            if bounds is not None and value.__class__ is (old := values[name]).__class__ is not Absent:
-                if value == old:
-                    continue
-                if bounds[0] <= value <= bounds[1]:  # type: ignore[operator]
-                    changed[name] = value
-                    continue
-            elif self._steady(feed, name, value, values.get(name)):
-                if value.__class__ is not str or value != values[name]:
-                    changed[name] = value
-                continue
-            changed.pop(name, None)
-            self._take(place, feed, name, value, now)
-
-    def _plain_names(self, place: Location, feed: Feed) -> frozenset[str]:
-        """Find `Feed.plain`. Equal sets are one object: a thousand hosts' reports find it in the processor's
-        cache.
-        """
-        found = frozenset(
-            name
-            for name, bounds in feed.names.items()
-            if _is_open(bounds) and place.values[name].__class__ in _NUMBERS
-        )
-        if len(self._sets) > SETS:
-            self._sets.clear()
-        feed.plain = self._sets.setdefault(found, found)
-        return feed.plain
-
-    def _steady(self, feed: Feed, name: str, value: Reading | None, old: Reading | None) -> bool:
-        """Whether a value is good and just as one would expect after `old`: a text, or a number after a
-        number.
-        """
-        bounds = feed.names.get(name, ())
-        if bounds is None:
-            kind = self.types.all[name]
-            return value.__class__ is old.__class__ is str and not value_problem(kind, value)
-        numbers = value.__class__ in _NUMBERS and old.__class__ in _NUMBERS
-        return numbers and bool(bounds) and bounds[0] <= value <= bounds[1]  # type: ignore[operator,misc]
-
-    def report_all(self, place: Location, feeds: Sequence[FeedTick], now: float) -> None:
-        """Take a whole table: what is not in it is withdrawn."""
-        said = {tick.reporter: tick.values.keys() for tick in feeds}
-        for feed in list(place.feeds.values()):
-            for name in [*feed.names, *feed.refused]:
-                if name not in said.get(feed.reporter, ()):
-                    self._withdraw(place, feed, name, now)
-        self.report(place, [self._only_new(place, tick) for tick in feeds], now)
-
-    def _only_new(self, place: Location, tick: FeedTick) -> FeedTick:
-        """A tick without what is held already: a table that is sent again tells followers nothing."""
-        feed = place.feeds.get(tick.reporter)
-        if feed is None:
-            return tick
-        new = {
-            name: value
-            for name, value in tick.values.items()
-            if name not in feed.names
-            or (old := place.values[name]).__class__ is not value.__class__
-            or old != value
-        }
-        return type(tick)(tick.reporter, tick.run, tick.age_ms, new)
-
-    def adopt(
-        self, place: Location, feed: Feed, values: Mapping[str, Reading | None], *, trusted: bool = False
-    ) -> bool:
-        """Take the first table of a feed in one go, if nothing in it needs a closer look; False if something
-        does.
-
-        Plain numbers of types that bound them no further, or whatever was taken before under the same types
-        (`trusted`). A thousand hosts with the same reporter share what is found out about its names.
-        """
-        key = (place.kind, feed.reporter, frozenset(values))
-        layout = self._layouts.get(key)
-        if layout is None:
-            if len(self._layouts) > SETS:
-                self._layouts.clear()
-            layout = self._layouts[key] = self._layout(place.kind, feed.reporter, values)
-        names, plain = layout
-        if (
-            not names
-            or not (trusted or len(plain) == len(values))
-            or not place.values.keys().isdisjoint(names)
-        ):
-            return False
-        feed.names, feed.shared, feed.plain = names, True, None if trusted else plain
-        self.supply.add_values(place, values)
-        place.expires = 0.0
-        return True
-
-    def _layout(
-        self, where: LocationKind, reporter: str, values: Iterable[str]
-    ) -> tuple[dict[str, Bounds | None], frozenset[str]]:
-        """Names of a feed with their bounds, none if one of them is refused, and those that are plain."""
-        names = {name: self.types.bounds.get(name) for name in values}
-        if any(self._unwanted(where, reporter, name)[0] for name in names):
-            return {}, frozenset()
-        plain = frozenset(name for name, bounds in names.items() if _is_open(bounds))
-        return names, self._sets.setdefault(plain, plain)
 
     def feed(self, place: Location, reporter: str) -> Feed:
         """The feed of a reporter at a place; made if it is not there."""
@@ -244,12 +63,12 @@ class Intake:
         """Take readings for any place, one by one."""
         feed = self.feed(place, reporter)
         for name, value in values.items():
-            self._take(place, feed, name, value, now)
+            self.take_one(place, feed, name, value, now)
 
-    def _take(self, place: Location, feed: Feed, name: str, value: Reading | None, now: float) -> None:
+    def take_one(self, place: Location, feed: Feed, name: str, value: Reading | None, now: float) -> None:
         """Take, refuse or withdraw one reading."""
         if value is None:
-            self._withdraw(place, feed, name, now)
+            self.withdraw(place, feed, name, now)
             return
         reason, words = self._problem(place, feed, name, value)
         if reason:
@@ -304,7 +123,7 @@ class Intake:
         """Why a reading is refused: a word for counting and words for people; both '' if it is good."""
         if name in place.static:
             return "static", "has a static value in hosts.yaml, which wins"
-        reason, words = self._unwanted(place.kind, feed.reporter, name)
+        reason, words = self.unwanted(place.kind, feed.reporter, name)
         if reason:
             return reason, words
         if isinstance(value, Absent):
@@ -317,7 +136,7 @@ class Intake:
                 problem = f"too long: all readings of a location have {PLACE_HEAVY} characters at most"
         return ("value", problem) if problem else ("", "")
 
-    def _unwanted(self, where: LocationKind, reporter: str, name: str) -> tuple[str, str]:
+    def unwanted(self, where: LocationKind, reporter: str, name: str) -> tuple[str, str]:
         """Why no value of this name is taken from this reporter at such a place; both '' if values are."""
         kind = self.types.all.get(name)
         if kind is None:
@@ -346,7 +165,8 @@ class Intake:
         if before is None or before[1] != words:
             self.show_state(place, feed)
 
-    def _withdraw(self, place: Location, feed: Feed, name: str, now: float) -> None:
+    def withdraw(self, place: Location, feed: Feed, name: str, now: float) -> None:
+        """Nobody reports a name any more."""
         if feed.refused.pop(name, None) is not None:
             self.show_state(place, feed)
         if self._disown(place, feed, name):
@@ -367,7 +187,7 @@ class Intake:
         if state is None:
             if (feed := place.feeds.get(reporter)) is not None:
                 for name in [*feed.names, *feed.refused]:
-                    self._withdraw(place, feed, name, now)
+                    self.withdraw(place, feed, name, now)
                 del place.feeds[reporter]
             self.inventory_gone(place, reporter)
             self.supply.set_entry(place, "reporters", reporter, None)
@@ -398,54 +218,6 @@ class Intake:
                 cause=f"{own}broker refuses {name}: {words}{more}",
             )
         self.supply.set_entry(place, "reporters", feed.reporter, state)
-
-    # -------------------------------------------------------------------------------------- freshness
-
-    def heard(self, place: Location, ages_ms: dict[str, int], now: float) -> None:
-        """Feeds were refreshed without a change."""
-        for reporter, age_ms in ages_ms.items():
-            feed = place.feeds.get(reporter)
-            if feed is not None:
-                feed.born = now - age_ms * 0.001
-        if place.overlay:
-            self.revive(place, now)
-
-    def revive(self, place: Location, now: float) -> None:
-        """Readings whose feed was refreshed are values again."""
-        for feed in place.feeds.values():
-            age_s, otherwise = now - feed.born, _ttl_s(feed)
-            for name in feed.names:
-                if name in place.overlay and age_s <= self.types.ttls.get(name, otherwise):
-                    self.supply.set_value(place, name, place.overlay.pop(name))
-                    feed.plain = None
-                    place.expires = 0.0
-
-    def age(self, place: Location, now: float) -> None:
-        """Turn stale what is too old, and find when to look again (`Location.expires`)."""
-        following, ttls, values = NEVER, self.types.ttls, place.values
-        for feed in place.feeds.values():
-            born, otherwise = feed.born, _ttl_s(feed)
-            due = now - born
-            for name in feed.names:
-                ttl_s = ttls.get(name, otherwise)
-                if due <= ttl_s:
-                    if born + ttl_s < following and values[name].__class__ is not Absent:
-                        following = born + ttl_s
-                elif values[name].__class__ is not Absent:
-                    self._settle(place, feed, name, now, ttl_s=ttl_s)
-        # A hair later, so that a feed which expires just then is over its time when it is looked at.
-        place.expires = math.nextafter(following, NEVER)
-
-    def _settle(self, place: Location, feed: Feed, name: str, now: float, *, ttl_s: float) -> None:
-        """A reading's time is over."""
-        reading = place.values[name]
-        fault = feed.state.cause if feed.state else ""
-        seen = settle(reading, age_ms=(now - feed.born) * 1000, ttl_ms=ttl_s * 1000, fault=fault)
-        if isinstance(seen, Absent):
-            place.overlay[name] = reading
-            feed.plain = None
-            over = msgspec.structs.replace(seen, since_ms=int((feed.born + ttl_s) * 1000))
-            self.supply.set_value(place, name, over)
 
     # ------------------------------------------------------------------------------------------ whole
 
@@ -494,19 +266,8 @@ class Intake:
                         self._refuse(place, feed, name, held, (reason, words), now=now)
             for name, (value, _) in list(feed.refused.items()):
                 if wanted is None or name in wanted:
-                    self._take(place, feed, name, value, now)
+                    self.take_one(place, feed, name, value, now)
         place.expires = 0.0
-
-
-def _ttl_s(feed: Feed) -> float:
-    """Time to live of a feed's readings whose type has none, in seconds."""
-    state = feed.state
-    return state.ttl_ms * 0.001 if state is not None and state.ttl_ms else UNKNOWN_TTL_S
-
-
-def _is_open(bounds: Bounds | None) -> bool:
-    """Whether every plain number is within these."""
-    return bounds is not None and bounds[0] <= 0 and bounds[1] >= LARGEST_INTEGER
 
 
 def _same(one: Absent, other: Absent) -> bool:

@@ -53,10 +53,10 @@ class Links:
         if host is not None:
             host.deadline = now + host.quiet_s
             if not report.full:
-                self.state.intake.report(host, report.feeds, now)
+                self.state.reports.changed(host, report.feeds, now)
                 return
             peer.asked_again = 0.0
-            self.state.intake.report_all(host, report.feeds, now)
+            self.state.reports.whole(host, report.feeds, now)
             if not host.synced:
                 self.state.hosts.synced(host)
         elif peer.identity is not None:
@@ -73,7 +73,7 @@ class Links:
         holds = ""
         if peer.host is not None:
             peer.host.deadline = now + peer.host.quiet_s
-            self.state.intake.heard(peer.host, heartbeat.ages_ms, now)
+            self.state.freshness.heard(peer.host, heartbeat.ages_ms, now)
             holds = self.state.intake.digest(peer.host) if heartbeat.digest else ""
         elif peer.identity is not None:
             peer.identity.deadline = now + peer.identity.quiet_s

@@ -76,7 +76,8 @@ class Broker:
         self.hellos = Hellos(self.state, self.links, self.claims)
         self.questions = Questions(self.state, self.claims, software=software, pid=pid, started=now)
         self.sitemap = SiteMap(self.state, self.links)
-        self._ingest = self.state.intake.report
+        self.take = self.state.reports.take
+        """`handle` for nearly all messages, without a detour; what it does not take goes there."""
         self._looked = now
         self._handlers: dict[type, Callable[[Peer, Any, float], None]] = {
             m.Report: self.links.report,
@@ -142,15 +143,10 @@ class Broker:
     def handle(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> list[Effect]:
         """One message of a peer."""
         kind: type = message.__class__
-        if kind is PlainReport or kind is m.Report:
-            # What comes all day, without a detour; `links.report` does the same for everything.
-            host, number = peer.host, message.sequence  # type: ignore[union-attr]
-            if host is not None and number == peer.sequence + 1 and not message.full:  # type: ignore[union-attr]
-                peer.sequence = number
-                host.deadline = now + host.quiet_s
-                self._ingest(host, message.feeds, now)  # type: ignore[union-attr]
-                return self._effects() if self.state.out else _NOTHING
-            kind = m.Report  # also for the codec's own kind of it
+        if kind is PlainReport:
+            if self.take(peer, message, now):  # type: ignore[arg-type]
+                return _NOTHING
+            kind = m.Report
         if self.state.next_key:
             self.questions.tell_key(peer)
         if kind in peer.allowed:
@@ -198,7 +194,7 @@ class Broker:
                 else:
                     self.links.silent(place, "nothing heard of it for too long")
             if place.expires < now:
-                state.intake.age(place, now)
+                state.freshness.age(place, now)
         self.sitemap.second(now)
         self.claims.second(now)
         self._checkpoint()

@@ -141,8 +141,7 @@ class SiteMap:
             for name in before.all.keys() | types.all.keys()
             if before.all.get(name) != types.all.get(name)
         }
-        state.types = types
-        state.intake.use(types)
+        state.use(types)
         self.types_news = True
         for place in list(state.supply.locations.values()):
             state.intake.look_again(place, now, changed)

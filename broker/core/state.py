@@ -6,10 +6,12 @@ from collections.abc import Callable
 from xce.broker.core.changes import Changes
 from xce.broker.core.effect import CutOff, Effect, Note, Send
 from xce.broker.core.external import Externals
+from xce.broker.core.freshness import Freshness
 from xce.broker.core.hosts import Hosts
 from xce.broker.core.intake import Intake
 from xce.broker.core.journal import Journal
 from xce.broker.core.peer import Peer
+from xce.broker.core.reports import Reports
 from xce.broker.core.snapshots import Snapshots
 from xce.broker.core.supply import SupplyMap
 from xce.broker.core.types import Types
@@ -40,7 +42,9 @@ class State:
         self.supply = SupplyMap()
         self.types = Types(site.types, journal.ledger.types)
         self.intake = Intake(self.supply, self.types)
-        self.externals = Externals(self.supply, self.intake)
+        self.freshness = Freshness(self.supply, self.types)
+        self.reports = Reports(self.supply, self.intake, self.freshness)
+        self.externals = Externals(self.supply, self.intake, self.freshness)
         self.hosts = Hosts(self.supply, journal.ledger, site, admit=config.discovered is Discovered.ADMIT)
         self.changes = Changes(epoch, incarnation, keep=config.keep_deltas)
         self.snapshots = Snapshots(self.supply)
@@ -48,6 +52,11 @@ class State:
         self.counts: Counter[str] = Counter()
         self.out: list[Effect] = []
         """Effects of the call that is being handled."""
+
+    def use(self, types: Types) -> None:
+        """Judge by these types from now on."""
+        self.types = self.intake.types = self.freshness.types = types
+        self.reports.forget_types()
 
     def send(self, peer: Peer, document: object) -> None:
         """Send a document to a peer."""

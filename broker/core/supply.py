@@ -1,9 +1,8 @@
 """The supply map: all locations, and the one way to change what controllers see of them.
 
-Every change goes through here (`intake.report` does the same steps in line, for speed), so that three things
-are always true: a snapshot that is being sent keeps its instant (`keep`), the bytes of a changed location are
-encoded anew, and the delta of the turn has every change. Counts of readings by presence are kept as they
-change.
+Every change goes through here, so that three things are always true: a snapshot that is being sent keeps its
+instant (`keep`), the bytes of a changed location are encoded anew, and the delta of the turn has every
+change. Counts of readings by presence are kept as they change.
 """
 
 from collections import Counter
@@ -144,6 +143,26 @@ class SupplyMap:
         place.pending[name] = reading
         if reading is None and place.news is None:
             place.news = {}  # no longer readings alone
+
+    def put_values(self, place: Location, readings: Readings) -> None:
+        """New values for names that have values already: counts stay, and `touch` is written out for speed.
+
+        `readings` is the map's from now on.
+        """
+        if self.keep is not None:
+            self.keep(place)
+        values = place.values
+        if len(readings) == len(values):
+            values.clear()  # all of them: filling an empty dict takes half the time
+        values.update(readings)  # type: ignore[arg-type]
+        place.packed = place.text = None
+        if place.pending is None:
+            place.pending = readings
+        else:
+            place.pending.update(readings)
+        if not place.dirty:
+            place.dirty = True
+            self.turn.append(place)
 
     def add_values(self, place: Location, values: Mapping[str, Reading | None]) -> None:
         """Add readings of names that the place does not have yet."""
