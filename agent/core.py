@@ -215,16 +215,22 @@ class Core:
         effects, self._effects = self._effects, []
         return effects
 
+    def idle(self) -> bool:
+        """Whether nothing has come up since `due` was asked."""
+        return self.phase is Phase.SYNCED and not self._effects and not self._waits()
+
     def due(self, now: float) -> float:
         """When `step` wants to be called next, unless something is heard; `NEVER` if nothing is planned."""
         if self._effects:
             return now
+        if self.phase is Phase.SYNCED:  # asked after every turn of the loop
+            soonest = self._heartbeat_at
+            if self._asked_since != NEVER:
+                soonest = min(soonest, self._silent_at)
+            if soonest <= now or not self._waits():
+                return soonest
+            return min(soonest, max(now, self._told_at + TICK_S))
         match self.phase:
-            case Phase.SYNCED:
-                soonest = min(self._heartbeat_at, self._silent_at)
-                if soonest <= now or not self._waits():
-                    return soonest
-                return min(soonest, max(now, self._told_at + TICK_S))
             case Phase.DISCONNECTED | Phase.SILENT:
                 return self._open_at
             case Phase.CONNECTING | Phase.REFUSED:

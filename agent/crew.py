@@ -61,6 +61,8 @@ class Crew:
         """Holds `_home` against other agents."""
         self.discovery: Discovery | None = None
         self._watch: Watch | None = None
+        self._seen: dict[str, Candidate] | None = None
+        """At the newest look for this supervisor."""
         self._source = BuiltinSource(loop, node)
         self.intake = Intake(
             node,
@@ -95,6 +97,7 @@ class Crew:
             group=self._home,
             look_again=lambda: self._watch.soon() if self._watch else None,
         )
+        self._seen = None
         self._watch = Watch(
             self._loop,
             self._reaper,
@@ -253,7 +256,9 @@ class Crew:
 
     def _directory_changed(self, candidates: dict[str, Candidate]) -> None:
         assert self._supervisor is not None
-        self.intake.update(candidates)
+        if candidates != self._seen:
+            self._seen = candidates
+            self.intake.update(candidates)
         self._supervisor.update(candidates)
         for name in self.intake.accounts.keys() - candidates.keys():  # of a supervisor before this one
             self.intake.gone(name)

@@ -92,6 +92,10 @@ class Daemon:
             raise CannotStart(f"cannot know whose values these are: {error}; or set 'name:'") from error
         logger.host = self.name
         self.loop = Loop(on_error=self._internal_error)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self.loop.on_signal(number, self.stop)
+        self.loop.on_signal(signal.SIGHUP, self.reload)
+        self._reaper = Reaper(self.loop)
         self.types = Types(self.memory.types(), alone=not settings.broker)
         self.node = Node(self.types, generations=self.memory.generations(), cold=True)
         who = identity.identity(self.name, role)
@@ -118,6 +122,8 @@ class Daemon:
         self._control: Control | None = None
         self._exporter: Exporter | None = None
         self._expiry: Timer | None = None
+        self._expiry_at = math.inf
+        """When a value may be over its time, if a turn is planned for that."""
         self._stopping = False
         self._seen: tuple[object, ...] = ()
         self._look_at = 0.0
@@ -126,9 +132,6 @@ class Daemon:
     def run(self) -> int:
         """Serve until a signal; the exit code."""
         listen.raise_limit()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self.loop.on_signal(number, self.stop)
-        self.loop.on_signal(signal.SIGHUP, self.reload)
         self.link.turn()
         importlib.import_module("xce.agent.crew")  # while the sockets exchange keys
         self.loop.call_later(BEGIN_S, self._begin)
@@ -148,7 +151,7 @@ class Daemon:
         self._round()
         self.crew = Crew(
             self.loop,
-            Reaper(self.loop),
+            self._reaper,
             self.node,
             self.memory,
             name=self.name,
@@ -301,12 +304,17 @@ class Daemon:
         table, now = self.node.table, self.loop.now()
         if table.soonest < now:
             table.settle(now)
-        if self._expiry is not None and self._expiry.active:
-            if self._expiry.when <= table.soonest + SETTLE_S:
-                return
+        if table.soonest + SETTLE_S < self._expiry_at:
+            self._expire_at(table.soonest + SETTLE_S)
+
+    def _expire_at(self, when: float) -> None:
+        """Have a turn then; one that was planned for later is not needed."""
+        if self._expiry is not None:
             self._expiry.cancel()
-        if table.soonest != math.inf:
-            self._expiry = self.loop.call_at(table.soonest + SETTLE_S, lambda: None)
+        self._expiry, self._expiry_at = self.loop.call_at(when, self._expired), when
+
+    def _expired(self) -> None:
+        self._expiry_at = math.inf
 
     def _after_turn(self) -> None:
         phase, now = self.core.phase, self.loop.now()

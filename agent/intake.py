@@ -16,6 +16,7 @@ from xce.model.configuration import Mode
 from xce.model.message import ReportedCondition, ReporterState
 from xce.model.reporter import ReporterState as State
 from xce.model.resource import ResourceType
+from xce.model.value import Reading
 from xce.reporters import cage, contract, elim
 from xce.reporters.contract import Context, Outcome, Verdict
 from xce.reporters.directory import SETTINGS, Candidate
@@ -32,12 +33,11 @@ SHOWN_S = 60.0
 
 
 class Clean(msgspec.Struct, frozen=True):
-    """A run that a later one may be the same as: then it need not be read again."""
+    """A run of which all was taken: a later one that says the same need not be read."""
 
     lines: list[bytes | TooLong]
-    types: int
-    """Version of the types that it was read by."""
-    outcome: Outcome
+    notes: list[str]
+    values: Mapping[str, Reading]
 
 
 class Account:
@@ -68,6 +68,11 @@ class Account:
     def streaming(self) -> bool:
         """Whether its frames count at once."""
         return self.candidate.settings.mode is not Mode.ONE_SHOT
+
+    @property
+    def ttl(self) -> float:
+        """Seconds that its values live, unless a type says otherwise."""
+        return self.state.ttl_ms / 1000 if self.state else 0
 
     @property
     def trouble(self) -> str:
@@ -150,10 +155,8 @@ class Intake:
             account.candidate = candidate
             self.types.declare(settings_file(candidate), candidate.settings.types)
         self.apply_types()
-        for name, candidate in candidates.items():
-            self._assign_to(name)
-            expected = [one for one in cage.expected(candidate.settings) if one in self.types.in_force]
-            self.node.table.expect(name, expected, self._now())
+        for name in candidates:
+            self._expect_of(name)
         self._maybe_warm()
 
     def apply_types(self) -> None:
@@ -161,7 +164,7 @@ class Intake:
         if not self.node.apply_types(self._now()):
             return
         for name, account in self.accounts.items():
-            self._assign_to(name)
+            self._expect_of(name)
             self._show(name)
             if any(refusal.name.partition("@")[0] in self.types.in_force for refusal in account.refusals):
                 self._rerun(name)
@@ -171,6 +174,8 @@ class Intake:
     def run_finished(self, name: str, result: RunResult) -> str:
         """A run is over; see `reporters.result.Sink`."""
         account = self.accounts[name]
+        if self._same_again(name, account, result):
+            return ""
         account.exit = result.exit
         account.heard = True
         if account.streaming and not result.not_applicable:
@@ -183,12 +188,19 @@ class Intake:
         self._maybe_warm()
         return account.trouble if outcome.refused and not outcome.frames else ""
 
+    def _same_again(self, name: str, account: Account, result: RunResult) -> bool:
+        """Whether a run says all that the one before it said, as most do: then it is not read again."""
+        clean = account.clean
+        if clean is None or clean.lines != result.lines or clean.notes != result.notes:
+            return False
+        if result.fault or result.not_applicable:
+            return False
+        return self.node.table.again(
+            name, clean.values, run=result.run, at=result.started_at, ttl=account.ttl
+        )
+
     def _outcome(self, name: str, account: Account, result: RunResult) -> Outcome:
-        """What a one-shot run gives. Most say what the one before said, and are not read again."""
-        bad, clean, version = bool(result.fault or result.not_applicable), account.clean, self.types.version
-        same = clean is not None and not bad and (clean.lines, clean.types) == (result.lines, version)
-        if same and clean is not None and self.node.table.owns_only(name, clean.outcome.values):
-            return clean.outcome
+        """What a one-shot run gives."""
         outcome = contract.finish_run(
             result.lines,
             self._context(name),
@@ -198,8 +210,8 @@ class Intake:
             promised=cage.expected(account.candidate.settings, self._assigned(name)),
         )
         more = outcome.silent or outcome.refusals or outcome.notes or outcome.conditions or outcome.instances
-        keep = not (bad or more) and _short(result.lines)
-        account.clean = Clean(result.lines, version, outcome) if keep else None
+        keep = not (result.fault or result.not_applicable or more) and _short(result.lines)
+        account.clean = Clean(result.lines, result.notes, outcome.values) if keep else None
         return outcome
 
     def frame(self, name: str, line: bytes | TooLong, number: int, at: float) -> None:
@@ -262,7 +274,7 @@ class Intake:
             outcome.values,
             run=run,
             at=at,
-            ttl=account.state.ttl_ms / 1000 if account.state else 0,
+            ttl=account.ttl,
             now=self._now(),
             silent=outcome.silent,
         )
@@ -317,6 +329,13 @@ class Intake:
         """Names that the cluster's types give to this reporter."""
         who = self._identity or name
         return [kind.name for kind in self.types.in_force.values() if kind.reporter == who]
+
+    def _expect_of(self, name: str) -> None:
+        """What a reporter should give, by its settings and by the types in force, which may be new."""
+        self._assign_to(name)
+        settings = self.accounts[name].candidate.settings
+        expected = [one for one in cage.expected(settings) if one in self.types.in_force]
+        self.node.table.expect(name, expected, self._now())
 
     def _assign_to(self, name: str) -> None:
         assigned = self._assigned(name)

@@ -55,7 +55,8 @@ class Link:
         self._loop, self._core, self._on_effect = loop, core, on_effect
         self._dealer: Dealer | None = None
         self._timer: Timer | None = None
-        self._look_at = 0.0
+        self._look_at = self._due = 0.0
+        """When the socket is looked at, and when there is something to do, whatever happens."""
         self._news = False
         """Whether the socket may hold something that its descriptor does not tell again."""
         self._wake = _nothing if every_turn else self.turn
@@ -67,6 +68,8 @@ class Link:
         if not self.endpoint and self._dealer is None:
             return
         now = self._loop.now()
+        if now < self._due and not self._news and self._core.idle():
+            return  # mostly
         used = self._news or now >= self._look_at
         if used:
             self._hear(now)
@@ -80,7 +83,8 @@ class Link:
             # Receiving and sending may have eaten the edge of what came meanwhile.
             self._news = used and self._dealer is not None and self._dealer.readable()
             due = now if self._news else self._core.due(now)
-        self._wake_at(min(due, self._look_at))
+        self._due = min(due, self._look_at)
+        self._wake_at(self._due)
 
     def _readable(self) -> None:
         self._news = True

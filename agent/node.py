@@ -101,11 +101,7 @@ class Node:
     def pending(self) -> bool:
         """Whether any `take` might give something."""
         return bool(
-            self._dirty_states
-            or self._gone
-            or self._new_inventories
-            or self.types.untold
-            or self.table.pending()
+            self._dirty_states or self._gone or self._new_inventories or self.table.news or self.types.untold
         )
 
     def take_feeds(self, now: float, *, urgent_s: float) -> list[FeedTick]:

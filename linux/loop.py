@@ -6,17 +6,25 @@ starts processes or knows what the descriptors are. Timers that are due in the s
 their times.
 """
 
+import contextlib
 import heapq
 import os
 import select
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+from xce.linux import syscalls
+
 Callback = Callable[..., Any]
 
+_READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
+_WRITABLE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
+_SIGNAL, _SIGNALS = 128, 8
+"""Bytes of struct signalfd_siginfo, which begins with the number, and how many are read: signalfd(2)."""
 _COMPACT_ABOVE = 64
 """Cancelled timers are left in the heap until they are more than this and more than half of it."""
 
@@ -24,33 +32,25 @@ _COMPACT_ABOVE = 64
 class Timer:
     """A callback with a time; `cancel` may be called at any moment, also after it ran."""
 
-    __slots__ = ("_args", "_callback", "_loop", "when")
+    __slots__ = ("args", "callback", "loop", "when")
 
     def __init__(self, loop: "Loop", when: float, callback: Callback, args: tuple[Any, ...]) -> None:
-        self._loop: Loop | None = loop
+        self.loop = loop
         self.when = when
-        self._callback: Callback | None = callback
-        self._args = args
+        self.callback: Callback | None = callback
+        """None once it was called or cancelled."""
+        self.args = args
 
     @property
     def active(self) -> bool:
         """Whether the callback is still to come."""
-        return self._callback is not None
+        return self.callback is not None
 
     def cancel(self) -> None:
         """Forget the callback."""
-        if self._callback is not None and self._loop is not None:
-            self._loop._cancelled()  # noqa: SLF001 - the two are one
-        self._drop()
-
-    def _drop(self) -> None:
-        self._callback, self._args, self._loop = None, (), None
-
-    def _take(self) -> tuple[Callback, tuple[Any, ...]]:
-        callback, args = self._callback, self._args
-        assert callback is not None, "internal error: a timer without a callback was due"
-        self._drop()
-        return callback, args
+        if self.callback is not None:
+            self.callback, self.args = None, ()
+            self.loop.cancelled += 1
 
 
 class _Watch:
@@ -91,12 +91,13 @@ class Loop:
         self._watches: dict[int, _Watch] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._sequence = 0
-        self._cancelled_timers = 0
-        self._hooks: list[Callback] = []
+        self.cancelled = 0
+        """Timers in the heap that will not be called."""
+        self._hooks: tuple[Callback, ...] = ()
         self._turns = 0
         self._stopped = False
         self._signals: dict[int, Callback] = {}
-        self._wakeup: tuple[int, int] | None = None
+        self._signal_fd = -1
 
     # ------------------------------------------------------------------------------------- descriptors
 
@@ -140,58 +141,40 @@ class Loop:
         """Call `callback(*args)` once, at `when` of this loop's clock or as soon as possible after it."""
         timer = Timer(self, when, callback, args)
         self._sequence += 1
-        heapq.heappush(self._timers, (when, self._sequence, timer))
+        timers = self._timers
+        if self.cancelled > _COMPACT_ABOVE and self.cancelled > len(timers) // 2:
+            timers[:] = [entry for entry in timers if entry[2].callback is not None]
+            heapq.heapify(timers)
+            self.cancelled = 0
+        heapq.heappush(timers, (when, self._sequence, timer))
         return timer
 
     def call_later(self, delay: float, callback: Callback, *args: Any) -> Timer:
         """Call `callback(*args)` once, `delay` seconds from now; 0 means in the next turn."""
         return self.call_at(self.now() + delay, callback, *args)
 
-    def _cancelled(self) -> None:
-        self._cancelled_timers += 1
-        if self._cancelled_timers > max(_COMPACT_ABOVE, len(self._timers) // 2):
-            self._timers = [entry for entry in self._timers if entry[2].active]
-            heapq.heapify(self._timers)
-            self._cancelled_timers = 0
-
-    def _next_timer(self) -> float | None:
-        while self._timers and not self._timers[0][2].active:
-            heapq.heappop(self._timers)
-            self._cancelled_timers = max(0, self._cancelled_timers - 1)
-        return self._timers[0][0] if self._timers else None
-
-    def _due(self) -> list[Timer]:
-        """Taken off the heap before any of them runs: a timer set meanwhile waits for the next turn."""
-        timers, now, due = self._timers, self.now(), []
-        while timers and timers[0][0] <= now:
-            due.append(heapq.heappop(timers)[2])
-        return due
-
     # ----------------------------------------------------------------------------------- signals, hooks
 
     def on_signal(self, number: int, callback: Callback) -> None:
         """Call `callback()` in the loop after signal `number`; several at once may become one call.
 
-        Main thread only. Python's handler does nothing; the wake-up descriptor carries the number.
+        The signal is blocked and comes by a descriptor, so that it interrupts nothing and costs one wake-up.
+        To be called before another thread is started, which inherits the mask, or takes the signal itself.
         """
-        if self._wakeup is None:
-            self._wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
-            self.add_reader(self._wakeup[0], self._signalled)
         self._signals[number] = callback
-        signal.signal(number, _nothing)
-        signal.siginterrupt(number, False)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+        signal.signal(number, signal.SIG_DFL)  # children whose end is ignored cannot be waited for
+        known, self._signal_fd = self._signal_fd, syscalls.signalfd(self._signal_fd, self._signals)
+        if known < 0:
+            self.add_reader(self._signal_fd, self._signalled)
 
     def _signalled(self) -> None:
-        assert self._wakeup is not None
         try:
-            numbers = os.read(self._wakeup[0], 4096)
+            told = os.read(self._signal_fd, _SIGNALS * _SIGNAL)
         except BlockingIOError:
             return
-        # A full pipe drops bytes, but then it holds hundreds of others: everyone is asked.
-        wanted = self._signals if len(numbers) == 4096 else dict.fromkeys(numbers)
-        for number in list(wanted):
-            if callback := self._signals.get(number):
+        for at in range(0, len(told), _SIGNAL):
+            if callback := self._signals.get(int.from_bytes(told[at : at + 4], sys.byteorder)):
                 self._call(callback)
 
     def after_turn(self, callback: Callback) -> None:
@@ -200,12 +183,11 @@ class Loop:
         For descriptors that are edge-triggered (ZeroMQ's), and for what is gathered over a turn and sent
         once.
         """
-        self._hooks.append(callback)
+        self._hooks = (*self._hooks, callback)
 
     def remove_after_turn(self, callback: Callback) -> None:
         """Forget a hook; unknown ones are ignored."""
-        if callback in self._hooks:
-            self._hooks.remove(callback)
+        self._hooks = tuple(hook for hook in self._hooks if hook != callback)
 
     # --------------------------------------------------------------------------------------------- run
 
@@ -221,40 +203,51 @@ class Loop:
         self._stopped = True
 
     def turn(self, at_most: float | None = None) -> None:
-        """Take one turn; wait no longer than `at_most` seconds (None: until something happens)."""
+        """Take one turn; wait no longer than `at_most` seconds (None: until something happens).
+
+        Mostly a turn finds cold caches, and then each function costs: this one does by itself what it can.
+        """
         self._turns += 1
-        for fd, events in self._epoll.poll(self._timeout(at_most)):
-            self._ready(fd, events)
-        for timer in self._due():
-            if timer.active:
-                callback, args = timer._take()  # noqa: SLF001 - the two are one
-                self._call(callback, *args)
-            else:
-                self._cancelled_timers = max(0, self._cancelled_timers - 1)
+        timers = self._timers
+        while timers and timers[0][2].callback is None:
+            heapq.heappop(timers)
+            self.cancelled -= 1
+        wait = -1.0 if at_most is None else at_most
+        if timers and (at_most is None or timers[0][0] - self.now() < at_most):
+            wait = max(0.0, timers[0][0] - self.now())
+        for fd, events in self._epoll.poll(wait):
+            # A callback of this turn may have closed the descriptor and another opened under its number: the
+            # newcomer is not meant, and if it is ready the next turn says so.
+            watch = self._watches.get(fd)
+            if watch is None or watch.born == self._turns:
+                continue
+            if watch.reader is not None and events & _READABLE:
+                self._call(watch.reader)
+            if watch.writer is not None and events & _WRITABLE:
+                self._call(watch.writer)
+        if timers and timers[0][0] <= self.now():
+            self._run_due(self.now())
         self._run_hooks()
 
-    def _timeout(self, at_most: float | None) -> float:
-        upcoming = self._next_timer()
-        if upcoming is None:
-            return -1 if at_most is None else at_most
-        wait = max(0.0, upcoming - self.now())
-        return wait if at_most is None else min(wait, at_most)
-
-    def _ready(self, fd: int, events: int) -> None:
-        # A callback of this turn may have closed the descriptor and another opened under its number: the
-        # newcomer is not meant, and if it is ready the next turn says so.
-        watch = self._watches.get(fd)
-        if watch is None or watch.born == self._turns:
-            return
-        failed = select.EPOLLHUP | select.EPOLLERR
-        if watch.reader and events & (select.EPOLLIN | failed):
-            self._call(watch.reader)
-        if watch.writer and events & (select.EPOLLOUT | failed):
-            self._call(watch.writer)
+    def _run_due(self, now: float) -> None:
+        """All are taken off the heap before any of them runs: one set meanwhile waits for the next turn."""
+        timers, due = self._timers, []
+        while timers and timers[0][0] <= now:
+            due.append(heapq.heappop(timers)[2])
+        for timer in due:
+            callback = timer.callback
+            if callback is None:
+                self.cancelled -= 1
+                continue
+            args, timer.callback, timer.args = timer.args, None, ()
+            self._call(callback, *args)
 
     def _run_hooks(self) -> None:
-        for hook in tuple(self._hooks):
-            self._call(hook)
+        for hook in self._hooks:
+            try:
+                hook()
+            except Exception as error:  # noqa: BLE001 - as in `_call`
+                self.on_error(error, hook)
 
     def _call(self, callback: Callback, *args: Any) -> None:
         try:
@@ -264,17 +257,14 @@ class Loop:
 
     def close(self) -> None:
         """Let go of the descriptors and signals; may be called twice."""
-        for number in self._signals:
-            signal.signal(number, signal.SIG_DFL)
-        self._signals.clear()
-        if self._wakeup is not None:
-            signal.set_wakeup_fd(-1)
-            for fd in self._wakeup:
-                os.close(fd)
-            self._wakeup = None
+        if self._signal_fd >= 0:
+            with contextlib.suppress(
+                BlockingIOError
+            ):  # what came too late to be told must not end us, either
+                os.read(self._signal_fd, 64 * _SIGNAL)
+            os.close(self._signal_fd)
+            self._signal_fd = -1
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
+            self._signals.clear()
         self._watches.clear()
         self._epoll.close()
-
-
-def _nothing(_number: int, _frame: object) -> None:
-    """Python needs a handler, or the wake-up descriptor is not written to."""

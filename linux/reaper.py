@@ -33,8 +33,14 @@ class Exit(NamedTuple):
             return f"killed by signal {self.signal}"
 
 
+WELL = Exit()
+
+
 class Reaper:
-    """Tells the end of watched children; reaps and counts all others (`orphans`)."""
+    """Tells the end of watched children; reaps and counts all others (`orphans`).
+
+    To be made before another thread is started: see `Loop.on_signal`.
+    """
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -58,24 +64,20 @@ class Reaper:
         """Reap whoever has ended; callbacks run here."""
         for _ in range(_PER_TURN):
             try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
-            if ended is None:
+            if not pid:
                 return
-            by_signal = ended.si_code != os.CLD_EXITED
-            told = Exit(signal=ended.si_status) if by_signal else Exit(status=ended.si_status)
-            self._ended(ended.si_pid, told)
+            entry = self._watched.pop(pid, None)
+            if entry is None:
+                self.orphans += 1
+                continue
+            child, callback = entry
+            child.alive = False
+            code = os.waitstatus_to_exitcode(status)
+            try:
+                callback(WELL if code == 0 else Exit(status=code) if code > 0 else Exit(signal=-code))
+            except Exception as error:  # noqa: BLE001 - the other ended children must be told too
+                self._loop.on_error(error, callback)
         self._loop.call_later(0, self.reap)
-
-    def _ended(self, pid: int, told: Exit) -> None:
-        entry = self._watched.pop(pid, None)
-        if entry is None:
-            self.orphans += 1
-            return
-        child, callback = entry
-        child.alive = False
-        try:
-            callback(told)
-        except Exception as error:  # noqa: BLE001 - the other ended children must be told too
-            self._loop.on_error(error, callback)

@@ -9,11 +9,13 @@ import errno
 import fcntl
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from xce.linux import syscalls
 
-_ALL_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+_NULL = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+_ALL_SIGNALS = sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+"""As plain numbers: they are looked at one by one at each start."""
 
 
 class Child:
@@ -39,7 +41,7 @@ class Child:
 
 
 def spawn(
-    argv: Sequence[str | bytes], env: Mapping[str, str] | Mapping[bytes, bytes], *, fds: Mapping[int, int]
+    argv: list[str] | list[bytes], env: Mapping[str, str] | Mapping[bytes, bytes], *, fds: Mapping[int, int]
 ) -> Child:
     """Start `argv[0]` (a path) and return at once.
 
@@ -47,14 +49,16 @@ def spawn(
     (ENOENT, EACCES, ENOEXEC, ETXTBSY, EAGAIN, ...); then there is no child.
     """
     syscalls.close_on_exec_from(3)
-    wanted, lifted = _lift(fds)
+    lifted: list[int] = []
+    if min(fds.values(), default=3) <= max(2, 2, *fds):  # hardly ever
+        fds, lifted = _lift(fds)
     try:
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-            (os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2) if fd not in wanted
+            null for null in _NULL if null[1] not in fds
         ]
-        actions += [(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in wanted.items()]
+        actions += [(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in fds.items()]
         pid = os.posix_spawn(
-            argv[0], list(argv), env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_ALL_SIGNALS
+            argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_ALL_SIGNALS
         )
         return Child(pid)
     finally:

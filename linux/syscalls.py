@@ -6,15 +6,16 @@ Constants keep the kernel's names. Every wrapper raises `OSError(errno, text, pa
 import ctypes
 import fcntl
 import os
+import sys
+from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 CLOSE_RANGE_CLOEXEC = 1 << 2
 """linux/close_range.h; Linux 5.11."""
-_CLOSE_RANGE = ctypes.c_long(436)
-"""Its number is the same on every architecture. Made once: it is called before every start of a process."""
-_LAST, _CLOEXEC = ctypes.c_uint(0xFFFFFFFF), ctypes.c_uint(CLOSE_RANGE_CLOEXEC)
+_CLOSE_RANGE = 436
+"""Its number is the same on every architecture."""
 
 PR_SET_DUMPABLE = 4
 PR_SET_PDEATHSIG = 1
@@ -67,7 +68,8 @@ def close_on_exec_from(first: int) -> None:
 
     Falls back to /proc/self/fd on kernels before 5.11.
     """
-    if _libc.syscall(_CLOSE_RANGE, ctypes.c_uint(first), _LAST, _CLOEXEC) == 0:
+    # Plain numbers, each a C int, since that is quickest before every start of a process; -1 is the last.
+    if _libc.syscall(_CLOSE_RANGE, first, -1, CLOSE_RANGE_CLOEXEC) == 0:
         return
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -90,6 +92,13 @@ def sealed_file(name: str, content: bytes) -> int:
         return os.open(f"/proc/self/fd/{writing}", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(writing)
+
+
+def signalfd(fd: int, numbers: Iterable[int]) -> int:
+    """A non-blocking descriptor that tells of these signals, `fd` itself unless that is -1: signalfd(2)."""
+    mask = sum(1 << (number - 1) for number in numbers)
+    held = ctypes.create_string_buffer(mask.to_bytes(8, sys.byteorder), 128)  # sigset_t of libc
+    return _checked(_libc.signalfd(fd, held, os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def inotify_init() -> int:

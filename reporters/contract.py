@@ -153,7 +153,7 @@ def finish_run(
         return Outcome(verdict=Verdict.NOT_APPLICABLE, silent=dict.fromkeys(every, absent), conditions=[])
     frames = [parse_line(line, number, context.limits) for number, line in enumerate(lines, 1)]
     parts = [take_frame(frame, context) for frame in frames if frame is not None]
-    run = _joined(parts, context.limits)
+    run = parts[0] if len(parts) == 1 else _joined(parts, context.limits)
     run.frames = sum(isinstance(frame, Frame) for frame in frames)
     if fault:
         # What it printed is still looked at, so that `test` and `status` can show both faults of one script.

@@ -12,9 +12,10 @@ Settings that are edited into something that does not fit leave the earlier good
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable, Collection, Mapping
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from typing import TypeAlias
 
 import msgspec
@@ -40,6 +41,7 @@ IGNORED = (
     "*.rej",
 )
 """Editors' and packages' leftovers: never run, never shown."""
+_ignored = re.compile("|".join(translate(pattern) for pattern in IGNORED)).match
 SETTINGS = ".yaml"
 SETTINGS_BYTES = 256 << 10
 SETTINGS_NODES = 50_000
@@ -138,7 +140,7 @@ def scan(
     names = sorted(os.listdir(directory))[:ENTRIES]
     found: dict[str, Candidate] = {}
     for name in names:
-        if any(fnmatchcase(name, pattern) for pattern in IGNORED):
+        if _ignored(name):
             continue
         path = os.path.join(directory, name)
         candidate = None

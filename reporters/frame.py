@@ -161,6 +161,17 @@ class Lines:
         return [TooLong(head, self.limit)]
 
 
+def lines_of(output: bytes, limit: int) -> list[bytes | TooLong]:
+    """The lines of an output that is whole; the last one may lack its end."""
+    if len(output) > limit:
+        lines = Lines(limit)
+        return lines.feed(output) + lines.end()
+    pieces = output.split(b"\n")
+    if not pieces[-1]:
+        pieces.pop()
+    return list(pieces)
+
+
 def escape(text: str, limit: int = TEXT) -> str:
     """Text for showing: nothing in it can move a cursor or hide; cut with `...`."""
     cut = text if len(text) <= limit else text[: limit - 3] + "..."

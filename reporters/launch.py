@@ -10,7 +10,7 @@ that the look made. Everything raises OSError or ValueError, and then nothing ru
 import errno
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from xce.linux import cgroup, paths, syscalls
 from xce.linux.loop import Loop
@@ -19,7 +19,9 @@ from xce.model.configuration import Mode
 from xce.reporters import cage
 from xce.reporters.directory import Candidate, signature_of
 from xce.reporters.frame import LIMITS
-from xce.reporters.run import Run, RunOwner
+from xce.reporters.oneshot import OneShot, OneShotOwner
+from xce.reporters.run import Start
+from xce.reporters.stream import Stream, StreamOwner
 
 GROUP = "reporter-"
 """Before a reporter's name in that of its control group, where the kernel's files are (`pids.max`)."""
@@ -39,6 +41,10 @@ class Wanted(NamedTuple):
     expected: Sequence[str]
     own_user: bool
     """Whether no other reporter runs as the same user."""
+
+
+class Owner(OneShotOwner, StreamOwner, Protocol):
+    """Of runs of both kinds."""
 
 
 class Launcher:
@@ -61,29 +67,18 @@ class Launcher:
         """The reporter's own, which it may write to."""
         self.group = cgroup.Inhabited(group.child(GROUP + name)) if group else None
         self._made_for: Wanted | None = None
-        self._command: list[str] = []
-        self._environment: dict[bytes, bytes] = {}
+        self._start = Start([], {}, None, "", 0)
 
-    def launch(self, owner: RunOwner, wanted: Wanted) -> Run:
+    def launch(self, owner: Owner, wanted: Wanted) -> OneShot | Stream:
         """Start a run; see the module for what is raised."""
-        mode = wanted.candidate.settings.mode
         script = self._open(wanted.candidate)
         try:
             if self._made_for is not wanted:
                 self._make(wanted)
-            return Run(
-                self._loop,
-                self._reaper,
-                owner,
-                command=self._command,
-                environment=self._environment,
-                fds={cage.SCRIPT_FD: script},
-                group=self.group,
-                mark=f"XCE_STATE_DIR={self.directory}",
-                line_bytes=LIMITS.elim_bytes if mode is Mode.ELIM else LIMITS.frame_bytes,
-                streaming=mode is not Mode.ONE_SHOT,
-                patience=self._patience,
-            )
+            fds = {cage.SCRIPT_FD: script}
+            if wanted.candidate.settings.mode is Mode.ONE_SHOT:
+                return OneShot(self._loop, self._reaper, owner, self._start, fds, timeout=wanted.timeout)
+            return Stream(self._loop, self._reaper, owner, self._start, fds)
         finally:
             os.close(script)
 
@@ -118,7 +113,7 @@ class Launcher:
         os.makedirs(os.path.dirname(self.directory), 0o755, exist_ok=True)
         paths.make_directory(self.directory, uid, gid, 0o700)
         group = self.group.group if self.group else None
-        self._command = cage.command(
+        command = cage.command(
             wanted.person,
             self._limit(group, wanted),
             group=group.path if group else "",
@@ -134,7 +129,15 @@ class Launcher:
             timeout=wanted.timeout,
             expected=wanted.expected,
         )
-        self._environment = {os.fsencode(name): os.fsencode(text) for name, text in environment.items()}
+        elim = wanted.candidate.settings.mode is Mode.ELIM
+        self._start = Start(
+            command=[os.fsencode(word) for word in command],
+            environment={os.fsencode(name): os.fsencode(text) for name, text in environment.items()},
+            group=self.group,
+            mark=f"XCE_STATE_DIR={self.directory}",
+            line_bytes=LIMITS.elim_bytes if elim else LIMITS.frame_bytes,
+            patience=self._patience,
+        )
         self._made_for = wanted
 
     def _limit(self, group: cgroup.Cgroup | None, wanted: Wanted) -> cage.Bounds:

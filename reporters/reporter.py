@@ -17,17 +17,19 @@ from xce.reporters.directory import Candidate
 from xce.reporters.ending import Ending, Group, Stuck
 from xce.reporters.frame import TooLong, escape
 from xce.reporters.launch import ChangedError, Launcher, Wanted
+from xce.reporters.oneshot import OneShot
 from xce.reporters.result import RunResult
-from xce.reporters.run import Run
+from xce.reporters.stream import Stream
 from xce.reporters.timing import Timing, probe, timing_of
 from xce.reporters.verdict import Outcome, Verdict, judge
 
+_STOPPED = Verdict(Outcome.STOPPED)
 RETRY = 1.0
 """Seconds until the next try after a file was found changed at the moment of the start."""
 
 
 class Reporter:
-    """A reporter and its run, if any. Implements `RunOwner`."""
+    """A reporter and its run, if any. Implements `launch.Owner`."""
 
     def __init__(self, shared: Shared, candidate: Candidate, leftover: Group | None = None) -> None:
         self._shared, self._loop = shared, shared.loop
@@ -42,7 +44,7 @@ class Reporter:
         self.timing = self._timing()
         self.runs = self.failures = self.in_a_row = self._overruns = 0
         self.due = 0.0
-        self.run: Run | None = None
+        self.run: OneShot | Stream | None = None
         self.result: RunResult | None = None
         self.unkillable: list[Stuck] = []
         self.unkillable_since = self._heard = 0.0
@@ -50,7 +52,7 @@ class Reporter:
         self._verdict: Verdict | None = None
         self._ended_for: str | None = None
         self._timer: Timer | None = None
-        self._deadline: Timer | None = None
+        self._silence: Timer | None = None
         self._published: tuple[object, ...] = ()
         self._launcher = Launcher(
             shared.loop,
@@ -127,12 +129,14 @@ class Reporter:
     def _turn(self) -> float:
         """When it is its turn next: on its grid, or, if it runs all the time, at once."""
         now = self._loop.now()
-        return now if self.streaming else self.timing.next_turn(now)
+        return now if self.streaming else schedule.next_run(now, self.timing.interval, self.timing.offset)
 
     # ---------------------------------------------------------------------------------------- orders
 
     def offer(self, candidate: Candidate) -> None:
         """Its files as they are now. A one-shot run in progress ends normally first."""
+        if candidate == self.candidate and self._pending is None:
+            return
         if candidate.same_as(self._pending or self.candidate):
             if self._pending is None:
                 self.candidate, self._wanted = candidate, None  # the same in another inode, perhaps
@@ -208,7 +212,8 @@ class Reporter:
     # ------------------------------------------------------------------------------------------ start
 
     def _plan(self, when: float) -> None:
-        self._cancel()
+        if self._timer is not None:
+            self._cancel()
         self.due = when
         self._timer = self._loop.call_at(when, self._ready)
 
@@ -229,10 +234,12 @@ class Reporter:
 
     def start(self) -> None:
         """Start a run, or go where a failed start leads."""
-        if self.alive or not REPORTER.allows(self.state, ReporterEvent.STARTED):
+        if self.run is not None or self._leftover is not None:
             return
-        now = self._loop.now()
-        if not self.streaming:
+        if not REPORTER.allows(self.state, ReporterEvent.STARTED):
+            return
+        now, streaming = self._loop.now(), self.streaming
+        if not streaming and now - self.due >= self.timing.interval:
             self._overruns += int((now - self.due) // self.timing.interval)
         if self.held_back:
             self.hold_back("")
@@ -246,17 +253,20 @@ class Reporter:
             self._not_started(error)
         else:
             self.runs += 1
-            self._step(ReporterEvent.STARTED)
-            self._set_deadline()
+            self.state = REPORTER.step(self.state, ReporterEvent.STARTED)
             self._shared.begun(self)
-            if self.streaming:
+            if streaming:
+                self._listen(now)
                 self.publish()
 
     def _want(self) -> Wanted:
         """What the launcher needs; the same object while nothing changes."""
+        wanted = self._wanted
+        if wanted is not None and not self.candidate.settings.user:
+            return wanted  # mostly: whether others run as the same user does not matter
         own_user = self._shared.has_own_user(self.candidate)
-        if self._wanted is None or self._wanted.own_user != own_user:
-            self._wanted = Wanted(
+        if wanted is None or wanted.own_user != own_user:
+            wanted = self._wanted = Wanted(
                 candidate=self.candidate,
                 person=self.person,
                 interval=self.timing.interval,
@@ -264,7 +274,7 @@ class Reporter:
                 expected=cage.expected(self.candidate.settings, self._assigned[1]),
                 own_user=own_user,
             )
-        return self._wanted
+        return wanted
 
     def _not_started(self, error: OSError | ValueError) -> None:
         what = error.strerror if isinstance(error, OSError) else str(error)
@@ -277,22 +287,17 @@ class Reporter:
         self._shared.look_again()
         self._settle(Verdict(Outcome.MISBEHAVED, result.fault))
 
-    # -------------------------------------------------------------------------------------- deadlines
+    # ---------------------------------------------------------------------------------------- bounds
 
-    def _set_deadline(self) -> None:
-        """One-shot: for the whole run. Otherwise for the next line; looked at again only when it is over."""
-        limit = self.timing.ttl if self.streaming else self.timing.timeout
-        self._heard = self._loop.now()
-        self._deadline = self._loop.call_later(limit, self._overdue)
+    def _listen(self, now: float) -> None:
+        """A run that goes on has begun. The time for its next line is looked at only when it may be over."""
+        self._heard = now
+        self._silence = self._loop.call_at(now + self.timing.ttl, self._look_for_silence)
 
-    def _overdue(self) -> None:
-        if not self.streaming:
-            self._end(f"did not finish within {self.timing.timeout:g} s")
-            return
-        limit = self.timing.ttl
-        left = self._heard + limit - self._loop.now()
-        if left > 0:
-            self._deadline = self._loop.call_later(left, self._overdue)
+    def _look_for_silence(self) -> None:
+        limit, now = self.timing.ttl, self._loop.now()
+        if self._heard + limit > now:
+            self._silence = self._loop.call_at(self._heard + limit, self._look_for_silence)
         else:
             self._end(f"printed nothing for {limit:g} s")
 
@@ -309,47 +314,47 @@ class Reporter:
     # --------------------------------------------------------------------------- what its run says
 
     def line(self, line: bytes | TooLong, number: int) -> None:
-        """RunOwner."""
+        """Of `launch.Owner`."""
         self._heard = self._loop.now()
         if self.state is not ReporterState.REMOVED:
             self._shared.sink.frame(self.name, line, number, self._heard)
 
-    def capped(self, reason: str) -> None:
-        """RunOwner."""
+    def exceeded(self, reason: str) -> None:
+        """Of `launch.Owner`."""
         self._end(reason)
 
     def exited(self, how: Exit, left: list[Stuck]) -> None:
-        """RunOwner: the values of a run are there with the exit of its main process."""
+        """Of `launch.Owner`: the values of a run are there with the exit of its main process."""
         if self._verdict is None:
             self._judge(how, left)
         if left and REPORTER.allows(self.state, ReporterEvent.OVERDUE):
             self._step(ReporterEvent.OVERDUE)
 
     def stuck(self, processes: list[Stuck]) -> None:
-        """RunOwner: what cannot be killed is told at once, and kept until it is gone."""
+        """Of `launch.Owner`: what cannot be killed is told at once, and kept until it is gone."""
         if self._verdict is None:
             self._judge(None, processes)
         self._abandon(processes)
 
     def over(self) -> None:
-        """RunOwner."""
-        if self.run is not None and not self.streaming:
-            self._overruns += self.timing.missed(self.run.started_at, self._loop.now())
-        self.run = None
+        """Of `launch.Owner`."""
+        run, self.run = self.run, None
+        if isinstance(run, OneShot):
+            lasted = self._loop.now() - run.started_at
+            if lasted > self.timing.interval / 2:
+                self._overruns += self.timing.missed(run.started_at, run.started_at + lasted)
         self._nothing_left()
 
     def _judge(self, how: Exit | None, left: list[Stuck]) -> None:
         """Make the result of a run, tell it, and remember what it counts."""
         run = self.run
         assert run is not None
-        if self._deadline is not None:
-            self._deadline.cancel()
-        verdict = judge(
-            self.candidate, how, ended_for=self._ended_for, stderr=run.stderr.first_line, unkillable=left
-        )
+        if self._silence is not None:
+            self._silence.cancel()
+        verdict = judge(self.candidate, how, ended_for=self._ended_for, stderr=run.stderr, unkillable=left)
         self.result = RunResult(
             run=self.runs,
-            lines=run.kept,
+            lines=run.kept if isinstance(run, OneShot) else [],
             exit=how,
             fault=verdict.fault,
             not_applicable=verdict.outcome is Outcome.DECLINED,
@@ -378,33 +383,32 @@ class Reporter:
     def _nothing_left(self) -> None:
         """Go where the verdict leads, and then by the files that came meanwhile."""
         self.unkillable = []
+        verdict, self._verdict = self._verdict or _STOPPED, None
         pending, self._pending = self._pending, None
         if self.state is not ReporterState.REMOVED:
             if pending is None:
-                self._settle(self._verdict or Verdict(Outcome.STOPPED))
+                self._settle(verdict)
             else:
                 self._step(ReporterEvent.SUCCEEDED)
                 self._take(pending)
-        self._verdict = None
         self._shared.finished(self)
 
     def _settle(self, verdict: Verdict) -> None:
         """The state after a run, and the time of the next."""
-        self.cause = verdict.fault
-        match verdict.outcome:
-            case Outcome.GOOD | Outcome.STOPPED:
-                self.in_a_row = 0
-                self._step(ReporterEvent.SUCCEEDED)
-                self._plan(self._turn())
-            case Outcome.NO_ANSWER:
-                self.failures, self.in_a_row = self.failures + 1, 0
-                self._step(ReporterEvent.FAILED)
-                self._plan(self._turn())
-            case Outcome.DECLINED:
-                self._step(ReporterEvent.DECLINED)
-                self._cancel()
-            case Outcome.MISBEHAVED:
-                self._misbehaved()
+        self.cause, outcome = verdict.fault, verdict.outcome
+        if outcome is Outcome.GOOD or outcome is Outcome.STOPPED:
+            self.in_a_row = 0
+            self.state = REPORTER.step(self.state, ReporterEvent.SUCCEEDED)
+            self._plan(self._turn())
+        elif outcome is Outcome.NO_ANSWER:
+            self.failures, self.in_a_row = self.failures + 1, 0
+            self._step(ReporterEvent.FAILED)
+            self._plan(self._turn())
+        elif outcome is Outcome.DECLINED:
+            self._step(ReporterEvent.DECLINED)
+            self._cancel()
+        else:
+            self._misbehaved()
         self._resting = self.state
         self.publish()
 

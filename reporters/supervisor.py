@@ -206,9 +206,13 @@ class Supervisor:
 
     def ready(self, reporter: Reporter) -> None:
         """See `Shared`."""
-        if not self._stopping:
-            self._waiting[reporter.name] = reporter
-            self._start_waiting()
+        if self._stopping:
+            return
+        if not (self._alive or self._swept or self._waiting):  # mostly
+            reporter.start()
+            return
+        self._waiting[reporter.name] = reporter
+        self._start_waiting()
 
     def begun(self, reporter: Reporter) -> None:
         """See `Shared`."""
@@ -257,9 +261,6 @@ class Supervisor:
 
     def _start_waiting(self) -> None:
         if self._stopping or not self._waiting:
-            return
-        if not self._alive and not self._swept and len(self._waiting) == 1:  # mostly
-            self._waiting.popitem()[1].start()
             return
         if self._at_risk() >= self.settings.max_abandoned:
             if (count := self.abandoned) >= self.settings.max_abandoned:

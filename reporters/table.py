@@ -121,8 +121,8 @@ class Table:
         """Counts what may change `names` of a reporter."""
         self._urgent_s = math.inf
         """Of the last `take_feeds`: a feed that lives longer need not be told for being refreshed."""
-        self._news: dict[str, None] = {}
-        """Reporters of which something is to be told."""
+        self.news: dict[str, None] = {}
+        """Reporters of which `take_feeds` might give something."""
 
     # ------------------------------------------------------------------------------------ what comes in
 
@@ -143,9 +143,6 @@ class Table:
         """
         feed = self._feed(reporter)
         feed.run, feed.good_at, feed.fault = run, at, ""
-        if values is feed.intact and ttl == feed.ttl and not silent:
-            self._refreshed(reporter, feed)
-            return []
         feed.intact = values
         if ttl != feed.ttl:
             feed.ttl = ttl
@@ -170,6 +167,20 @@ class Table:
         self._refreshed(reporter, feed)
         return refusals
 
+    def again(self, reporter: str, values: Mapping[str, Reading], *, run: int, at: float, ttl: float) -> bool:
+        """A run that gives what the one before gave. False if more is to be done: see `publish`.
+
+        `values` is the very object that was published then.
+        """
+        feed = self._feeds.get(reporter)
+        if feed is None or feed.intact is not values or feed.ttl != ttl or not feed.names <= values.keys():
+            return False
+        feed.run, feed.good_at, feed.fault = run, at, ""
+        for lived in feed.by_ttl:
+            if lived < self._urgent_s:
+                self._refreshed(reporter, feed)
+        return True
+
     def expect(self, reporter: str, names: Iterable[str], now: float) -> None:
         """Names that a reporter promises (`reports:`): never-seen until somebody gives them."""
         for name in names:
@@ -193,7 +204,7 @@ class Table:
         feed.gone = True
         if not feed.untold:
             del self._feeds[reporter]
-            self._news.pop(reporter, None)
+            self.news.pop(reporter, None)
 
     def settled_in(self) -> None:
         """The cold start is over: every reporter has had its first run."""
@@ -232,10 +243,6 @@ class Table:
 
     # -------------------------------------------------------------------------------------- what goes out
 
-    def pending(self) -> bool:
-        """Whether `take_feeds` might give something."""
-        return bool(self._news)
-
     def take_feeds(self, now: float, *, urgent_s: float = 0) -> list[FeedTick]:
         """What has changed since it was last taken, by reporter; names that it gives no more as None.
 
@@ -244,7 +251,7 @@ class Table:
         """
         ticks = []
         self._urgent_s = urgent_s
-        for reporter, feed in [(reporter, self._feeds[reporter]) for reporter in self._news]:
+        for reporter, feed in [(reporter, self._feeds[reporter]) for reporter in self.news]:
             urgent = feed.refreshed and min(feed.by_ttl, default=urgent_s) < urgent_s
             if feed.untold or urgent:
                 values: dict[str, Reading | None] = {}
@@ -293,11 +300,6 @@ class Table:
         """Every name with its reading."""
         return {name: entry.reading for name, entry in self._entries.items()}
 
-    def owns_only(self, reporter: str, values: Mapping[str, Reading]) -> bool:
-        """Whether every name that a reporter owns is among `values`."""
-        feed = self._feeds.get(reporter)
-        return feed is None or feed.names <= values.keys()
-
     def names(self, reporter: str) -> set[str]:
         """The names that a reporter owns and has given, now or earlier."""
         feed = self._feeds.get(reporter)
@@ -340,11 +342,11 @@ class Table:
     def _refreshed(self, reporter: str, feed: _Feed) -> None:
         if min(feed.by_ttl, default=math.inf) < self._urgent_s:
             feed.refreshed = True
-            self._news[reporter] = None
+            self.news[reporter] = None
 
     def _untold(self, name: str, reporter: str, feed: _Feed) -> None:
         feed.untold.add(name)
-        self._news[reporter] = None
+        self.news[reporter] = None
         self._digest = ""
 
     def _bound(self, feed: _Feed) -> None:
@@ -456,7 +458,7 @@ class Table:
     def _told(self, reporter: str, feed: _Feed) -> None:
         feed.untold.clear()
         feed.refreshed = False
-        self._news.pop(reporter, None)
+        self.news.pop(reporter, None)
         if feed.gone:
             del self._feeds[reporter]
 

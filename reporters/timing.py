@@ -29,10 +29,6 @@ class Timing(NamedTuple):
         """A persistent run of this length has started well."""
         return max(HEALTHY, self.ttl)
 
-    def next_turn(self, now: float) -> float:
-        """Its next place on the grid."""
-        return schedule.next_run(now, self.interval, self.offset)
-
     def missed(self, started: float, now: float) -> int:
         """Turns that came while a run was still going on."""
         return schedule.overruns(started, now, self.interval, self.offset)

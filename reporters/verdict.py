@@ -10,11 +10,12 @@ from enum import StrEnum
 
 import msgspec
 
-from xce.linux.reaper import Exit
+from xce.linux.reaper import WELL, Exit
 from xce.model.configuration import Mode
 from xce.reporters import cage, contract
 from xce.reporters.directory import Candidate
 from xce.reporters.ending import Stuck
+from xce.reporters.output import Tail
 
 
 class Outcome(StrEnum):
@@ -37,7 +38,7 @@ class Verdict(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-_WELL, _GOOD = Exit(), Verdict(Outcome.GOOD)
+_GOOD = Verdict(Outcome.GOOD)
 
 
 def judge(
@@ -45,15 +46,15 @@ def judge(
     how: Exit | None,
     *,
     ended_for: str | None,
-    stderr: str,
+    stderr: Tail,
     unkillable: list[Stuck],
 ) -> Verdict:
     """The verdict on a run.
 
     `how` is None for one that cannot be killed (`unkillable`); `ended_for` why we ended it: None if we did
-    not, '' if through no fault of its own; `stderr` its first line.
+    not, '' if through no fault of its own.
     """
-    if how == _WELL and ended_for is None and candidate.settings.mode is Mode.ONE_SHOT:
+    if how == WELL and ended_for is None and candidate.settings.mode is Mode.ONE_SHOT:
         return _GOOD  # mostly
     if ended_for == "" and how is not None:
         return Verdict(Outcome.STOPPED)
@@ -64,9 +65,10 @@ def judge(
         return Verdict(Outcome.MISBEHAVED, ended_for)
     if how.status in _declining(candidate.settings.mode):
         return Verdict(Outcome.DECLINED)
-    if problem := cage.start_problem(how.status, stderr, candidate):
+    said = stderr.first_line
+    if problem := cage.start_problem(how.status, said, candidate):
         return Verdict(Outcome.MISBEHAVED, problem)
-    fault = contract.fault_of(status=how.status, killed_by=how.signal, stderr=stderr)
+    fault = contract.fault_of(status=how.status, killed_by=how.signal, stderr=said)
     if candidate.settings.mode is not Mode.ONE_SHOT:
         mode = candidate.settings.mode.value
         ended = fault or f"ended ({how}); a {mode} reporter goes on until it is told to end"

@@ -18,7 +18,8 @@ from xce.linux import proc
 from xce.linux.cgroup import Cgroup
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Reaper
-from xce.reporters.run import Run, RunOwner
+from xce.reporters.run import Start
+from xce.reporters.stream import Stream, StreamOwner
 
 PROCESSES = 64
 COMMAND = (sys.executable, "-P", "-m", "xce.agent.probe.main")
@@ -35,7 +36,7 @@ class Child:
         self,
         loop: Loop,
         reaper: Reaper,
-        owner: RunOwner,
+        owner: StreamOwner,
         launch: Launch,
         *,
         command: Sequence[str],
@@ -51,19 +52,15 @@ class Child:
         try:
             if group is not None:
                 _limit(group, launch.settings.recycle_memory_mb)
-            self.run = Run(
-                loop,
-                reaper,
-                owner,
+            start = Start(
                 command=[*(command or COMMAND), msgspec.json.encode(launch).decode()],
                 environment=_environment(launch.settings.environment),
-                fds={CONTROL_FD: theirs},
                 group=group,
                 mark=MARK,
                 line_bytes=FRAME_BYTES,
-                streaming=True,
                 patience=patience,
             )
+            self.run = Stream(loop, reaper, owner, start, {CONTROL_FD: theirs})
         except (OSError, ValueError):
             self._close_control()
             raise

@@ -49,7 +49,7 @@ class Listener(Protocol):
 
 
 class Prober:
-    """One probe and no more. Implements `RunOwner`. `command`: what is started instead of ours."""
+    """One probe and no more. Implements `StreamOwner`. `command`: what is started instead of ours."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Prober:
     # -------------------------------------------------------------------------------------- it speaks
 
     def line(self, line: bytes | TooLong, number: int) -> None:  # noqa: ARG002
-        """RunOwner."""
+        """StreamOwner."""
         self._heard = self._loop.now()
         if self.stopping:
             return  # nobody goes by it any more
@@ -304,16 +304,12 @@ class Prober:
             self.child.leave()
         self._listener.changed()
 
-    def capped(self, reason: str) -> None:
-        """RunOwner."""
-        self._finish(reason)
-
     def exited(self, how: Exit, left: list[Stuck]) -> None:  # noqa: ARG002
-        """RunOwner."""
+        """StreamOwner."""
         self._exit, self.last_exit = how, str(how)
 
     def stuck(self, processes: list[Stuck]) -> None:
-        """RunOwner: it cannot be killed, and no other is started until it is gone."""
+        """StreamOwner: it cannot be killed, and no other is started until it is gone."""
         self.unkillable = processes
         if REPORTER.allows(self.state, ReporterEvent.UNKILLABLE):
             self._step(ReporterEvent.UNKILLABLE)
@@ -325,7 +321,7 @@ class Prober:
             self._listener.changed()
 
     def over(self) -> None:
-        """RunOwner: nothing of it is left."""
+        """StreamOwner: nothing of it is left."""
         child, self.child, self.unkillable = self.child, None, []
         assert child is not None
         self._cancel(self._look_for_silence)

@@ -235,6 +235,8 @@ def _serve(
     import signal  # noqa: PLC0415
 
     loop = Loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.on_signal(number, loop.stop)
     hosts = _hosts(loop, options, credentials, machines, claims)
     told = ""
 
@@ -250,8 +252,6 @@ def _serve(
         loop.call_later(SHOW_S, show)
 
     show()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.on_signal(number, loop.stop)
     loop.run()
     for host in hosts:
         host.core.goodbye(0, loop.now())

@@ -68,7 +68,7 @@ class _Reading:
     def _start(self, command: Sequence[str], environment: Mapping[str, str], out: int) -> spawn.Child:
         try:
             reaper = Reaper(self._loop)
-            child = spawn.spawn(command, environment, fds={1: out, 2: 2})
+            child = spawn.spawn(list(command), environment, fds={1: out, 2: 2})
             reaper.watch(child, lambda _: self._loop.stop() if self._heard else None)
             return child
         finally:

@@ -11,7 +11,7 @@ from xce.linux.users import User
 from xce.model import document, instance, resource
 from xce.model.configuration import AgentReporters, Mode, ReporterSettings
 from xce.model.value import Presence
-from xce.reporters import cage, contract, directory, frame, inventory, run
+from xce.reporters import cage, contract, directory, frame, inventory, oneshot, stream
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONTRACT = (DOCS / "reporter-contract.md").read_text()
@@ -63,8 +63,8 @@ def test_the_limits_are_the_codes() -> None:
     assert numbers(limits, "instances") == [instance.INSTANCES, instance.ATTRIBUTES, instance.ID_BYTES]
     assert numbers(limits, "conditions") == [frame.LIMITS.conditions, contract.REASON]
     assert numbers(limits, "refusals kept with their text") == [frame.LIMITS.refusals, frame.TEXT]
-    assert numbers(limits, "output of a one-shot run") == [run.KEPT_BYTES >> 20, run.KEPT_LINES]
-    streaming = [run.STREAM_PER_S >> 20, run.FRAMES_PER_S]
+    assert numbers(limits, "output of a one-shot run") == [oneshot.KEPT_BYTES >> 20, oneshot.KEPT_LINES]
+    streaming = [stream.STREAM_PER_S >> 20, stream.FRAMES_PER_S]
     assert numbers(limits, "output of a persistent reporter") == streaming
     manual = MAN.read_text().replace("\n", " ")
     for limit in (frame.LIMITS.frame_bytes, frame.LIMITS.elim_bytes, instance.INSTANCES):

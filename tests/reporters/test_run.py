@@ -16,7 +16,10 @@ from xce.linux.reaper import Exit
 from xce.reporters import cage
 from xce.reporters.ending import Stuck
 from xce.reporters.frame import LIMITS, TooLong
-from xce.reporters.run import FRAMES_PER_S, Run, Tail
+from xce.reporters.oneshot import OneShot
+from xce.reporters.output import Tail
+from xce.reporters.run import Start
+from xce.reporters.stream import FRAMES_PER_S, Stream
 
 MIB = 1 << 20
 
@@ -26,6 +29,8 @@ class Owner:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        self.timeout = 60.0
+        self.run: OneShot | Stream
         self.lines: list[bytes | TooLong] = []
         self.limited = ""
         self.how: Exit | None = None
@@ -36,7 +41,7 @@ class Owner:
         self.lines.append(line)
         assert number == len(self.lines)
 
-    def capped(self, reason: str) -> None:
+    def exceeded(self, reason: str) -> None:
         self.limited = reason
         self.run.end(0.2)
 
@@ -49,25 +54,37 @@ class Owner:
     def over(self) -> None:
         self.done = True
 
-    def start(self, script: Path, *, streaming: bool = False, until_over: bool = True) -> Run:
+    def start(self, script: Path, *, until_over: bool = True) -> OneShot:
+        """A one-shot run of a script."""
+        fd, start = self._checked(script)
+        kernel = self.kernel
+        run = OneShot(kernel.loop, kernel.reaper, self, start, {cage.SCRIPT_FD: fd}, timeout=self.timeout)
+        self._started(run, fd, until_over=until_over)
+        return run
+
+    def stream(self, script: Path, *, until_over: bool = True) -> Stream:
+        """A run of a script that goes on."""
+        fd, start = self._checked(script)
+        run = Stream(self.kernel.loop, self.kernel.reaper, self, start, {cage.SCRIPT_FD: fd})
+        self._started(run, fd, until_over=until_over)
+        return run
+
+    def _checked(self, script: Path) -> tuple[int, Start]:
         directory = str(script.parent)
-        fd = paths.open_checked(str(script), {0, os.geteuid()})
-        self.run = Run(
-            self.kernel.loop,
-            self.kernel.reaper,
-            self,
+        start = Start(
             command=cage.command(cage.Person(user=None), BOUNDS, group="", directory=directory),
             environment={"PATH": "/usr/bin:/bin", "MARK": directory},
-            fds={cage.SCRIPT_FD: fd},
             group=None,
             mark=f"MARK={directory}",
             line_bytes=LIMITS.frame_bytes,
-            streaming=streaming,
         )
+        return paths.open_checked(str(script), {0, os.geteuid()}), start
+
+    def _started(self, run: OneShot | Stream, fd: int, *, until_over: bool) -> None:
+        self.run = run
         os.close(fd)
         if until_over:
             self.kernel.until(lambda: self.done, within=60)
-        return self.run
 
 
 BOUNDS = cage.Bounds(open_files=256, file_blocks=2048, cpu_s=100, data_kib=0, processes=0)
@@ -101,7 +118,7 @@ def test_a_last_line_without_an_end_counts_in_a_run_that_is_over(owner: Owner, t
 
 
 def test_a_last_line_without_an_end_is_dropped_from_a_stream_that_broke(owner: Owner, tmp_path: Path) -> None:
-    run = owner.start(shell(tmp_path, "echo '1 free 12'; printf '1 free 1'"), streaming=True)
+    run = owner.stream(shell(tmp_path, "echo '1 free 12'; printf '1 free 1'"))
     assert owner.lines == [b"1 free 12"]
     assert run.notes([]) == ["its last line was not complete and was dropped"]
 
@@ -135,7 +152,7 @@ def test_output_without_end_is_ended(owner: Owner, tmp_path: Path, text: str) ->
 
 
 def test_a_stream_without_end_is_slowed_down_and_others_go_on(owner: Owner, tmp_path: Path) -> None:
-    run = owner.start(shell(tmp_path, "exec yes '{}'\n"), streaming=True, until_over=False)
+    run = owner.stream(shell(tmp_path, "exec yes '{}'\n"), until_over=False)
     turns: list[float] = []
 
     def beat() -> None:
@@ -171,6 +188,24 @@ def test_what_left_the_session_is_found_without_a_control_group(owner: Owner, tm
     assert len(owner.left) == 2
 
 
+@pytest.mark.parametrize(("timeout", "told"), [(0.05, "0.05"), (0.3, "0.3")])
+def test_a_run_that_lasts_longer_than_it_may_is_told_once(
+    owner: Owner, tmp_path: Path, timeout: float, told: str
+) -> None:
+    owner.timeout = timeout
+    owner.start(shell(tmp_path, "echo; exec sleep 300\n"))
+    assert owner.limited == f"did not finish within {told} s"
+    assert owner.how is not None
+    assert owner.how.signal
+
+
+def test_what_is_printed_beyond_the_first_moment_is_read_as_it_comes(owner: Owner, tmp_path: Path) -> None:
+    """A pipe holds 64 KiB: a run that prints more would otherwise wait for us, and we for it."""
+    run = owner.start(shell(tmp_path, "sleep 0.2; head -c 200000 /dev/zero | tr '\\0' x; echo oops >&2\n"))
+    assert run.kept == [b"x" * 200_000]
+    assert run.stderr.first_line == "oops"
+
+
 def test_the_tail_keeps_the_first_line_and_the_last_bytes() -> None:
     tail = Tail()
     tail.add(b"\n  \nfir")
@@ -189,19 +224,9 @@ def test_a_start_that_fails_leaves_no_descriptor(owner: Owner, tmp_path: Path) -
     script = shell(tmp_path, "true\n")
     for environment in ({"A": "nul\0"}, {"A": "x" * (1 << 22)}):
         fd = os.open(script, os.O_RDONLY)
+        start = Start(["/bin/sh"], environment, group=None, mark="A=", line_bytes=100)
         with pytest.raises((ValueError, OSError)):
-            Run(
-                owner.kernel.loop,
-                owner.kernel.reaper,
-                owner,
-                command=["/bin/sh"],
-                environment=environment,
-                fds={cage.SCRIPT_FD: fd},
-                group=None,
-                mark="A=",
-                line_bytes=100,
-                streaming=False,
-            )
+            OneShot(owner.kernel.loop, owner.kernel.reaper, owner, start, {cage.SCRIPT_FD: fd}, timeout=60)
         os.close(fd)
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -218,19 +243,11 @@ def test_a_start_for_which_descriptors_do_not_suffice_leaves_none_behind(owner: 
             hoard.append(os.open("/", os.O_PATH))
     for fd in hoard[:left]:
         os.close(fd)
+    start = Start(["/bin/true"], {}, group=None, mark="A=", line_bytes=100)
+    fds = {cage.SCRIPT_FD: script}
+    run: OneShot | None
     try:
-        run = Run(
-            owner.kernel.loop,
-            owner.kernel.reaper,
-            owner,
-            command=["/bin/true"],
-            environment={},
-            fds={cage.SCRIPT_FD: script},
-            group=None,
-            mark="A=",
-            line_bytes=100,
-            streaming=False,
-        )
+        run = OneShot(owner.kernel.loop, owner.kernel.reaper, owner, start, fds, timeout=60)
     except OSError:
         run = None
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -261,7 +278,7 @@ def test_of_a_flood_at_its_end_a_stream_is_told_the_newest_lines(owner: Owner, t
     flood = "os.write(1, b''.join(b'{\"n\": %d}\\n' % n for n in range(60_000)))"
     script.write_text(f"#!/usr/bin/python3\nimport fcntl, os\nfcntl.fcntl(1, 1031, 1 << 20)\n{flood}\n")
     script.chmod(0o755)
-    run = owner.start(script, streaming=True)
+    run = owner.stream(script)
     assert len(owner.lines) <= 3 * FRAMES_PER_S
     assert owner.lines[-1] == b'{"n": 59999}'
     assert any("lines were dropped" in note for note in run.notes([]))
@@ -274,7 +291,7 @@ def test_a_stream_whose_lines_take_long_to_read_is_slowed_down(owner: Owner, tmp
             time.sleep(0.03)
 
     slow = Slow(owner.kernel)
-    run = slow.start(shell(tmp_path, "exec yes\n"), streaming=True, until_over=False)
+    run = slow.stream(shell(tmp_path, "exec yes\n"), until_over=False)
     owner.kernel.until(lambda: len(slow.lines) >= 4)
     owner.kernel.until(lambda: "slowed down: more output than a reporter may have" in run.notes([]))
     assert len(slow.lines) < 20  # of a hundred that a quick one may have

@@ -35,11 +35,11 @@ def test_only_changes_are_told_and_each_once() -> None:
     publish(table, "disk", 10, a=1, b=2)
     assert table.take_feeds(10.5) == [FeedTick("disk", 1, 500, {"a": 1, "b": 2})]
     publish(table, "disk", 20, run=2, a=1, b=3)
-    assert table.pending()
+    assert table.news
     assert table.take_feeds(20) == [FeedTick("disk", 2, 0, {"b": 3})]
     publish(table, "disk", 30, run=3, a=1, b=3)
     assert table.take_feeds(30) == []
-    assert not table.pending()
+    assert not table.news
     assert table.ages_ms(31) == {"disk": 1000}
 
 
@@ -300,7 +300,7 @@ class Story(RuleBasedStateMachine):
         assert digest(self.told) == self.table.digest()
         held = {name: reading for names in self.told.values() for name, reading in names.items()}
         assert held == self.table.readings()
-        assert not self.table.pending()
+        assert not self.table.news
 
     @rule()
     def tell_everything(self) -> None:

@@ -1,0 +1,84 @@
+"""A run that prints what it has to say, and ends: its lines are kept until then, within bounds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from xce.linux.loop import Loop
+from xce.linux.reaper import Reaper
+from xce.reporters.frame import Lines, TooLong, lines_of
+from xce.reporters.output import remains
+from xce.reporters.run import Run, RunOwner, Start
+
+KEPT_BYTES, KEPT_LINES = 4 << 20, 10_000
+"""Of the output, kept until the end; a run that prints more is ended."""
+UNWATCHED = 0.1
+"""Seconds for which output stays in its pipes and nobody looks at the clock: most runs are over by then."""
+
+
+class OneShotOwner(RunOwner, Protocol):
+    """What a one-shot run tells beside that."""
+
+    def exceeded(self, reason: str) -> None:
+        """The run lasts longer, or has printed more, than it may: it should be ended."""
+
+
+class OneShot(Run):
+    """See the module. `timeout` seconds after its start it should be over."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        reaper: Reaper,
+        owner: OneShotOwner,
+        start: Start,
+        fds: Mapping[int, int],
+        *,
+        timeout: float,
+    ) -> None:
+        super().__init__(loop, reaper, owner, start, fds)
+        self._exceeded = owner.exceeded
+        self._timeout = timeout
+        self._line_bytes = start.line_bytes
+        self._lines: Lines | None = None
+        """Of what is read before the end."""
+        self.kept: list[bytes | TooLong] = []
+        self._kept_bytes = 0
+        self._timer = loop.call_at(self.started_at + min(UNWATCHED, timeout), self._attend)
+
+    def _attend(self) -> None:
+        """It takes longer than most."""
+        self._lines = Lines(self._line_bytes)
+        self._watch()
+        self._timer = self._loop.call_at(self.started_at + self._timeout, self._overdue)
+
+    def _overdue(self) -> None:
+        self._exceeded(f"did not finish within {self._timeout:g} s")
+
+    def _output(self, data: bytes) -> None:
+        if self._ending is None and self._lines is not None and (lines := self._lines.feed(data)):
+            self._keep(lines)
+
+    def _read_all(self) -> None:
+        if self._fds:  # mostly: it was so quick that nobody has watched
+            (out, err), self._fds = self._fds, ()
+            said, complained = remains(out), remains(err)
+            if said and self._ending is None:
+                self._keep(lines_of(said, self._line_bytes))
+            if complained:
+                self.stderr.add(complained)
+            return
+        for pipe in self._pipes:
+            pipe.drain()
+        if self._lines is not None and self._ending is None and (rest := self._lines.end()):
+            self._keep(rest)
+
+    def _keep(self, lines: Sequence[bytes | TooLong]) -> None:
+        self.kept += lines
+        for line in lines:
+            if isinstance(line, bytes):
+                self._kept_bytes += len(line)
+        if self._kept_bytes > KEPT_BYTES or len(self.kept) > KEPT_LINES:
+            self.kept.clear()
+            for pipe in self._pipes[:1]:
+                pipe.close()
+            self._exceeded(f"printed more than {KEPT_BYTES >> 20} MiB or {KEPT_LINES} lines")
