@@ -64,20 +64,23 @@ class Reaper:
         """Reap whoever has ended; callbacks run here."""
         for _ in range(_PER_TURN):
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
             except ChildProcessError:
                 return
-            if not pid:
+            if ended is None:
                 return
-            entry = self._watched.pop(pid, None)
+            entry = self._watched.pop(ended.si_pid, None)
             if entry is None:
                 self.orphans += 1
                 continue
             child, callback = entry
             child.alive = False
-            code = os.waitstatus_to_exitcode(status)
+            if ended.si_code != os.CLD_EXITED:
+                how = Exit(signal=ended.si_status)
+            else:
+                how = Exit(status=ended.si_status) if ended.si_status else WELL
             try:
-                callback(WELL if code == 0 else Exit(status=code) if code > 0 else Exit(signal=-code))
+                callback(how)
             except Exception as error:  # noqa: BLE001 - the other ended children must be told too
                 self._loop.on_error(error, callback)
         self._loop.call_later(0, self.reap)
