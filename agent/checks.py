@@ -24,7 +24,7 @@ from xce.model.role import Role
 from xce.model.supply import name_problem
 from xce.reporters import cage, directory
 from xce.wire import keys
-from xce.wire.dealer import Dealer, LinkState
+from xce.wire.dealer import HINTS, Dealer, LinkState
 from xce.wire.keys import KeyFileError
 
 BROKER_S = 5.0
@@ -261,16 +261,15 @@ def _broker(settings: AgentFile) -> Iterator[Finding]:
     except (KeyFileError, ValueError) as error:
         yield Finding("problem", str(error), "the check `keys` says what to do")
         return
-    text, deadline = f"no answer from {settings.broker}", time.monotonic() + BROKER_S
+    text, state, deadline = f"no answer from {settings.broker}", None, time.monotonic() + BROKER_S
     while time.monotonic() < deadline:
         for event in dealer.events():
-            text = event.text
-            if event.state is LinkState.READY:
+            text, state = event.text, event.state
+            if state is LinkState.READY:
                 dealer.close()
                 yield Finding("ok", f"{settings.broker} answers and takes our key")
                 return
         select.select([dealer.monitor_fileno()], [], [], 0.05)
     dealer.close()
-    yield Finding(
-        "problem", text, "on its host: systemctl status xce-broker; xce-broker key list; xce-broker doctor"
-    )
+    advice = HINTS.get(state, "") if state else ""
+    yield Finding("problem", text, advice or "on its host: systemctl status xce-broker; xce-broker doctor")

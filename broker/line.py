@@ -21,7 +21,7 @@ from xce.broker.session import (
 )
 from xce.model.message import Answer, Failed, NextKey, Refused
 from xce.wire import codec, keys
-from xce.wire.dealer import DEFINITE, SURE_S, Dealer, LinkEvent, LinkState
+from xce.wire.dealer import DEFINITE, HINTS, SURE_S, Dealer, LinkEvent, LinkState
 from xce.wire.keys import KeyFileError, KeyPair
 from xce.wire.trust import Trust
 
@@ -149,7 +149,7 @@ class Line:
         if problem := _socket_problem(endpoint):
             return BrokerUnreachable(*problem)
         return BrokerUnreachable(
-            f"cannot reach the broker: {self._news.text}", _HINTS.get(self._news.state, "")
+            f"cannot reach the broker: {self._news.text}", HINTS.get(self._news.state, "")
         )
 
     def close(self) -> None:
@@ -242,15 +242,6 @@ class Line:
         for conversation in self._open:
             if request_id in conversation.waits_for():
                 conversation.take(failed)
-
-
-_HINTS = {
-    LinkState.REJECTED: "an admin makes our key known with: xce-broker key add FILE.pub",
-    LinkState.WRONG_KEY: "copy /etc/xce/keys/broker.pub from the broker's host",
-    LinkState.NOT_A_BROKER: "check the address, and that keys are given for tcp://",
-    LinkState.NO_NAME: "check its spelling, and with: getent hosts NAME",
-    LinkState.NO_ROUTE: "is xce-broker running there, and the port open? systemctl status xce-broker",
-}
 
 
 def _socket_problem(endpoint: str) -> tuple[str, str] | None:

@@ -24,6 +24,8 @@ class NoAnswer(Exception):
     def __init__(self, text: str, state: LinkState, *, asked: bool) -> None:
         super().__init__(text)
         self.state, self.asked = state, asked
+        self.refused = state in {LinkState.REJECTED, LinkState.WRONG_KEY}
+        """The broker is there, and one of the keys is not what it should be."""
 
 
 class Denied(Exception):

@@ -65,6 +65,15 @@ SURE_S = 1.0
 """So long a link that tries again has to tell the same, before a command gives up."""
 DEFINITE = frozenset({LinkState.REJECTED, LinkState.WRONG_KEY, LinkState.NOT_A_BROKER})
 """States that waiting will hardly heal, once they are final or have lasted."""
+HINTS = {
+    LinkState.REJECTED: "xce-broker key list, there, says which. One that it does not know: "
+    "xce-broker key add FILE.pub; one that was revoked stays so: make another",
+    LinkState.WRONG_KEY: "copy /etc/xce/keys/broker.pub from the broker's host",
+    LinkState.NOT_A_BROKER: "check the address, and that keys are given for tcp://",
+    LinkState.NO_NAME: "check its spelling, and with: getent hosts NAME",
+    LinkState.NO_ROUTE: "is xce-broker running there, and the port open? systemctl status xce-broker",
+}
+"""What to do about a link that does not come, for whoever has to wait for it."""
 
 
 class LinkEvent(NamedTuple):

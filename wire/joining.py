@@ -12,19 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from xce.model.message import Done, Join, KeyRetire, KeyRotate
-from xce.wire import ask, keys, token
+from xce.wire import ask, dealer, keys, token
 from xce.wire.ask import Denied, NoAnswer
 from xce.wire.dealer import LinkState
 from xce.wire.keys import KeyFileError, KeyPair
 from xce.wire.token import Token
 
 PORT = 7400
-HINTS = {
+HINTS = dealer.HINTS | {
     LinkState.REJECTED: "the token was used, has ended or was revoked: xce-broker token list",
     LinkState.WRONG_KEY: "the token is another broker's, or the broker's key was changed since it was made: "
     "make a new one there with xce-broker token new",
 }
-"""What to do about a broker that is there and takes no token."""
+"""What to do about a broker that takes no token."""
 
 Ask = Callable[[object, KeyPair, bytes], Done]
 """Puts a question with a key to the broker that has this public key."""

@@ -88,8 +88,9 @@ def enter(
         output.fail(program, f"{denied}\n  hint: {denied.hint}" if denied.hint else str(denied))
         return TROUBLE
     except NoAnswer as failed:
-        output.fail(program, f"{failed}\n  hint: {joining.HINTS.get(failed.state, 'is it up?')}")
-        return TROUBLE if failed.state in joining.HINTS else NOT_RUNNING
+        hint = joining.HINTS.get(failed.state, "")
+        output.fail(program, f"{failed}\n  hint: {hint}" if hint else str(failed))
+        return TROUBLE if failed.refused else NOT_RUNNING
     print(f"{name} has joined {endpoint}")
     return GOOD
 

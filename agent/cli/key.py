@@ -33,6 +33,7 @@ def run(argv: Sequence[str]) -> int:
 def _rotate(agent: AgentFile, options: Options) -> int:
     from xce.wire import joining, keys  # noqa: PLC0415 - not for a wrong usage
     from xce.wire.ask import Denied, NoAnswer  # noqa: PLC0415
+    from xce.wire.dealer import HINTS  # noqa: PLC0415
 
     within_s = options.number("--timeout", 10)
     try:
@@ -51,7 +52,8 @@ def _rotate(agent: AgentFile, options: Options) -> int:
         output.fail(PROGRAM, str(denied))
         return TROUBLE
     except NoAnswer as failed:
-        output.fail(PROGRAM, str(failed))
+        hint = HINTS.get(failed.state, "")
+        output.fail(PROGRAM, f"{failed}\n  hint: {hint}" if hint else str(failed))
         return NOT_RUNNING
     print(f"{agent.key} is new, and the old key is accepted no longer")
     return GOOD

@@ -63,9 +63,7 @@ def _body(options: argparse.Namespace) -> int:
     except Denied as denied:
         return complain(parser(), str(denied), denied.hint, TROUBLE)
     except NoAnswer as failed:
-        hint = joining.HINTS.get(failed.state, "is it up?")
-        return complain(
-            parser(), str(failed), hint, TROUBLE if failed.state in joining.HINTS else UNREACHABLE
-        )
+        hint = joining.HINTS.get(failed.state, "")
+        return complain(parser(), str(failed), hint, TROUBLE if failed.refused else UNREACHABLE)
     print(f"{options.name} has joined {endpoint}: {key}, {key.with_name('broker.pub')}")
     return GOOD

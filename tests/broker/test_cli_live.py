@@ -197,7 +197,9 @@ def test_commands_come_over_tcp_with_keys_and_with_what_their_role_may(
         assert main(["key", "new", "x", "--role", "admin", "--directory", str(tmp_path)]) == 0
         capsys.readouterr()
         assert main(["hosts", *where, "--key", str(tmp_path / "x.key")]) == 3
-        assert "rejected by broker" in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert "rejected by broker" in told
+        assert "xce-broker key add FILE.pub; one that was revoked stays so" in told
         accepted = ["--offline", "--directory", str(tmp_path / "accepted")]
         assert main(["key", "add", *accepted, str(tmp_path / "x.pub")]) == 0
         broker.reload()

@@ -326,3 +326,16 @@ def test_an_external_reporter_joins_with_a_token_and_its_file_says_where_the_bro
     assert path.read_text() == f"broker: {site.broker.endpoint}\n{rest}"
     assert keys.load(tmp_path / "own.key", secret=True).role == "reporter"
     assert ("lics", "reporter") in good(site)
+
+
+def test_a_broker_whose_name_does_not_resolve_is_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = keys.new("token-1", "joiner")
+    (tmp_path / "token").write_text(token.text_of(token.Token("token-1", pair.secret, pair.public)) + "\n")
+    (tmp_path / "own.yaml").write_text(f"key: {tmp_path}/own.key\nbroker_key: {tmp_path}/b.pub\n")
+    command = ["no-such-host.invalid", "--token", str(tmp_path / "token"), "--timeout", "1"]
+    assert join.run([*command, "--config", str(tmp_path / "own.yaml")]) == 3
+    told = capsys.readouterr().err
+    assert "the name no-such-host.invalid does not resolve" in told
+    assert "getent hosts NAME" in told
