@@ -3,9 +3,10 @@
 
     place.py ipc:///run/xce-broker/broker.sock JOB KIND=COUNT
 
-It takes the first host that is available, takes claims, is held by nobody, and has so many available
-instances that no other claim has. A real controller keeps a mirror (`follow.py`) and many jobs; the orders
-are the same.
+JOB is a name that no job had before: the ids of its orders are made of it, and an order that is given twice
+is carried out once. It takes the first host that is available, takes claims, is held by nobody, and has so
+many available instances that no other claim has. A real controller keeps a mirror (`follow.py`) and many
+jobs; the orders are the same.
 """
 
 import sys
