@@ -27,7 +27,7 @@ of one is told by `xce-agent inventory ID` on the host, or with --json.
 """
 INVENTORY_HEADERS = ("HOST", "REPORTER", "GENERATION", "COMPLETE", "INSTANCES")
 HEADERS = (
-    *("HOST", "INSTANCE", "KIND", "PART OF", "PRODUCT", "NUMA", "PCI", "NAMES"),
+    *("HOST", "INSTANCE", "KIND", "PART OF", "WHAT", "NUMA", "PCI", "NAMES"),
     *("HEALTH", "HOLDERS", "REASON"),
 )
 
@@ -101,7 +101,8 @@ def _cells(row: instance_rows.InstanceRow) -> tuple[str, ...]:
     one = row.instance
     return (
         *(row.host, one.id, one.kind, one.parent),
-        *(_text(one, name) for name in ("product", "numa", "pci")),
+        _what(one),
+        *(_text(one, name) for name in ("numa", "pci")),
         ",".join(dict.fromkeys(filter(None, (_text(one, name) for name in ("rdma", "nets"))))),
         row.health,
         ", ".join(
@@ -110,6 +111,14 @@ def _cells(row: instance_rows.InstanceRow) -> tuple[str, ...]:
         ),
         row.reason,
     )
+
+
+def _what(one: Instance) -> str:
+    """What it is among its kind: a slice by its profile, a port by its rate, all else by its product."""
+    rate = " ".join(
+        filter(None, (output.value(one.attributes.get("gbps"), "Gb/s"), _text(one, "fabric_kind")))
+    )
+    return _text(one, "profile") or (rate if "port" in one.attributes else _text(one, "product"))
 
 
 def _text(one: Instance, attribute: str) -> str:

@@ -1,6 +1,7 @@
 """What `xce-broker instances` shows: every instance once, with everything that stands against choosing it."""
 
 from tests.broker.test_mirror import mirror
+from xce.broker.cli.instances import _what
 from xce.broker.instance_rows import InstanceRow, instance_rows, inventory_rows
 from xce.broker.mirror import Mirror
 from xce.model.claim import Binding, BindingState, Chosen, Consumer, Quarantine
@@ -113,3 +114,15 @@ def test_parts_of_each_other_are_shown_too() -> None:
     ring = [Instance(id="a", kind="x", parent="b"), Instance(id="b", kind="x", parent="a")]
     rows = rows_of(seen(body=Inventory(reporter="devices", generation=8, complete=True, instances=ring)))
     assert sorted(rows) == ["a", "b"]
+
+
+def test_an_instance_is_told_by_what_tells_it_from_its_like() -> None:
+    found = {
+        "3g.40gb": Instance(id="m", kind="mig", attributes={"profile": "3g.40gb", "product": "H100"}),
+        "400 Gb/s infiniband": Instance(
+            id="p", kind="nic-port", attributes={"port": 1, "gbps": 400, "fabric_kind": "infiniband"}
+        ),
+        "ConnectX-7": Instance(id="n", kind="nic", attributes={"product": "ConnectX-7", "gbps": 400}),
+        "": Instance(id="x", kind="dongle"),
+    }
+    assert {_what(one): one for one in found.values()} == found
