@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -179,12 +179,10 @@ class Sought(NamedTuple):
 
     point: str
     device: str
-    root: str = ""
-    """As mountinfo has it; '': copies are told by their place alone."""
-    alone: bool = False
-    """Nobody else has a mount of that device and root. Otherwise who has one must say whose it is."""
+    is_it: Callable[[Mount], bool] = lambda _: False
+    """Whether a mount of that device is one, wherever it lies: the number may be another device's by now."""
     mark: str = ""
-    """How he says it: `NAME=VALUE` among his variables."""
+    """`NAME=VALUE` of the variables of who has it, where others may have such a mount too."""
 
 
 def of_copies(sought: Collection[Sought], *, proc_root: str = "/proc") -> dict[str, list[Holder]]:
@@ -225,8 +223,8 @@ def _has_copy(sought: Sought, mounts: Iterable[Mount], ours: Collection[tuple[st
         if mount.device == sought.device:
             if mount.point.endswith(sought.point):
                 return True
-            like |= mount.root == sought.root and (mount.point, mount.device) not in ours
-    return None if like and sought.mark else like and sought.alone
+            like |= sought.is_it(mount) and (mount.point, mount.device) not in ours
+    return None if like and sought.mark else like
 
 
 def is_below(path: str, point: str) -> bool:

@@ -8,13 +8,14 @@ filter and file come from the same evidence.
 import os
 import stat
 
+from xce.prepare import names
 from xce.prepare.mounts import (
     Whose,
     ask,
     changed,
     found,
-    having,
     make_point,
+    named,
     need_visible,
     take_off,
     take_off_early,
@@ -59,14 +60,14 @@ class BlockHandler(Plain[Block]):
         """Make it, or take what is there."""
         need_visible(at)
         major, minor = number_of(step, at)
-        ours = having(kind="tmpfs", source=_SOURCE)
+        ours = named(_SOURCE, names.encode(at.binding))
         if (there := found(step.point, ours, at)) is None:
-            make_point(step.point)
+            make_point(step.point, at)
             at.node.mark("block.point-made")
             arguments = {
                 "point": step.point,
                 "name": _FILE,
-                "source": _SOURCE,
+                "source": f"{_SOURCE}:{names.encode(at.binding)}",
                 "major": major,
                 "minor": minor,
             }
@@ -94,10 +95,10 @@ class BlockHandler(Plain[Block]):
 
     def quiesce(self, step: Block, evidence: Evidence, at: At) -> Outcome:
         """Nobody is left who could use it."""
-        ours = having(kind="tmpfs", source=_SOURCE)
+        ours = named(_SOURCE, names.encode(at.binding))
         return take_off_early(step.point, ours, evidence, at, whose=Whose.BINDING)
 
     def undo(self, step: Block, evidence: Evidence, at: At) -> Outcome:
         """Take it off; whoever has the device open keeps it there, and is named."""
-        ours = having(kind="tmpfs", source=_SOURCE)
+        ours = named(_SOURCE, names.encode(at.binding))
         return take_off(step.point, ours, evidence, at, whose=Whose.BINDING)

@@ -63,14 +63,16 @@ class EnvironmentHandler(Plain[Environment]):
         files, variables = _contents(step, at)
         for directory in {os.path.dirname(path) for path in files}:
             own_directory(directory)
+        said = at.node.owner.take(step.directory, step.binding)
         for path, text in files.items():
-            write_whole(path, text)
+            write_whole(path, text, at if path in _elsewhere(step) else None)
             at.node.mark(f"environment.written-{os.path.basename(path).partition('_')[0]}")
         return Done(
             {
                 "files": {path: _signature(path) for path in files},
                 "variables": variables,
                 "device": f"{CDI_KIND}={cdi_name(step.binding)}",
+                **said,
             }
         )
 
@@ -79,11 +81,15 @@ class EnvironmentHandler(Plain[Environment]):
         for path, signature in evidence["files"].items():
             if _signature(path) != signature:
                 return f"{path} was changed or removed"
+        for place in (step.directory, *_elsewhere(step)):
+            if words := at.node.owner.lacking(place):
+                return f"{place}: {words}"
         return ""
 
     def undo(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
         """Remove the files."""
-        for path in _paths(step).values():
+        others = [path for path in _elsewhere(step) if at.node.owner.is_others(path)]
+        for path in set(_paths(step).values()) - set(others):
             for name in (path, f"{path}.new"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name)
@@ -100,6 +106,11 @@ def _signature(path: str) -> list[int]:
     except OSError:
         return []
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _elsewhere(step: Environment) -> list[str]:
+    """Its CDI file, which lies where others put theirs."""
+    return [path for name, path in _paths(step).items() if name == "cdi"]
 
 
 def _paths(step: Environment) -> dict[str, str]:
@@ -177,14 +188,18 @@ def _places(earlier: Earlier, mounts: Sequence[dict[str, Any]], *, inside: bool)
     return found
 
 
-def write_whole(path: str, text: str) -> None:
-    """Replace a file: readers see the old text or the new one."""
+def write_whole(path: str, text: str, at: At | None = None) -> None:
+    """Replace a file: readers see the old text or the new one. `at`: one that bears our mark."""
+    if at is not None:
+        at.node.owner.refuse_others(path)
     how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(f"{path}.new", how, 0o600)
     try:
         left = memoryview(text.encode())
         while left:
             left = left[os.write(fd, left) :]
+        if at is not None:
+            at.node.owner.take(fd, at.binding)
     finally:
         os.close(fd)
     os.rename(f"{path}.new", path)

@@ -17,6 +17,7 @@ from typing import Any
 from xce.linux import beneath, loopdevice, mountapi, mountinfo, spawn
 from xce.prepare import projects
 from xce.prepare.step import Evidence
+from xce.prepare.tags import Owner
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LOOKED_AT = 20_000
@@ -72,20 +73,34 @@ def make(*, type: str, options: dict[str, Any], point: str, mode: int = 0) -> Ev
         return {}
 
 
-def loop(*, root: str, name: str, bytes: int, point: str, uid: int, gid: int, new: bool) -> Evidence:  # noqa: A002
+def loop(
+    *,
+    root: str,
+    name: str,
+    bytes: int,  # noqa: A002
+    point: str,
+    uid: int,
+    gid: int,
+    new: bool,
+    owner: list[str],
+    binding: str,
+) -> Evidence:
     """Mount an ext4 file system in the file `name` on `point`; `new`: an empty one. For a child: it waits."""
+    Owner(*owner).refuse_others(f"{root}/{name}")
     if new:  # not the file that one before us may have begun with: its mkfs may still be at work on that
         unlink(root=root, name=name)
     with opened(beneath.open_root(root)) as top:
         how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         image = os.open(name, how | (os.O_CREAT | os.O_EXCL if new else 0), 0o600, dir_fd=top)
     with opened(image):
+        said = Owner(*owner).take(image, binding)
         if new:
             os.posix_fallocate(image, 0, bytes)
             _format(image, uid, gid)
         path, device = loopdevice.attach(image)
     with opened(device):
-        return make(type="ext4", options={"source": path}, point=point, mode=0o700 if new else 0)
+        make(type="ext4", options={"source": path}, point=point, mode=0o700 if new else 0)
+        return dict(said)
 
 
 def _format(image: int, uid: int, gid: int) -> None:

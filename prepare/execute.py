@@ -236,7 +236,7 @@ class Executor(Carrier):
         owned = [work.step for entry in self.entries.values() for work in entry.works]
         found = orphans.find(self.node, owned)
         if self.node.settings.orphans is Orphans.CLEAN:
-            kept = [(orphan, orphans.clean(orphan, self.node)) for orphan in found]
+            kept = [(orphan._replace(foreign=""), orphans.clean(orphan, self.node)) for orphan in found]
             self.orphans = [f"{orphan}: {why}" for orphan, why in kept if why]
         else:
             self.orphans = [str(orphan) for orphan in found]

@@ -54,17 +54,24 @@ class GroupHandler(Plain[Group]):
         if old:
             os.makedirs(old, exist_ok=True)
         groups = [group.path, *([old] if old else [])]
-        return Done({"groups": groups, "controllers": sorted(group.controllers())})
+        said = [at.node.owner.take(path, at.binding) for path in groups]
+        return Done({"groups": groups, "controllers": sorted(group.controllers()), **said[0]})
 
     def observe(self, step: Group, evidence: Evidence, at: At) -> str:
-        """Whether it is there."""
-        gone = [path for path in evidence["groups"] if not os.path.isdir(path)]
-        return f"control group {gone[0]} is gone" if gone else ""
+        """Whether it is there, and ours."""
+        for path in evidence["groups"]:
+            if not os.path.isdir(path):
+                return f"control group {path} is gone"
+            if words := at.node.owner.lacking(path):
+                return f"control group {path}: {words}"
+        return ""
 
     def quiesce(self, step: Group, evidence: Evidence, at: At) -> Outcome:
         """TERM, after the grace KILL; not while another binding of the consumer lives."""
         group = group_of(step.name, at)
         if any(not peer.leaving for peer in at.peers) or not group.populated():
+            return Done()
+        if at.node.owner.is_others(group.path):
             return Done()
         now, held = at.node.clock(), at.kept(_Progress)
         if held.told is None:
@@ -79,14 +86,14 @@ class GroupHandler(Plain[Group]):
 
     def undo(self, step: Group, evidence: Evidence, at: At) -> Outcome:
         """Remove it, unless another binding of the consumer is there."""
-        if at.peers:
-            return Done()
         group, old = group_of(step.name, at), old_group_of(step.name, at)
+        if at.peers or at.node.owner.is_others(group.path):
+            return Done()
         if not group.remove():
             group.kill()
             return Wait(_SOON_S, _processes(group))
         at.node.mark("group.removed")
-        if old:
+        if old and not at.node.owner.is_others(old):
             Cgroup(old).remove()
         return Done()
 

@@ -13,7 +13,7 @@ from xce.linux.listening import Listening
 from xce.linux.users import User
 from xce.model import csi
 from xce.model.profile import Claims, profile_of
-from xce.prepare import isolation
+from xce.prepare import isolation, tags
 from xce.prepare.child import Errands
 from xce.prepare.csi.helper import HelperClient
 from xce.prepare.errand import opened
@@ -49,6 +49,7 @@ def node(
         settings=settings,
         profile=lambda name: profile_of(settings, name),
         groups=groups_here,
+        owner=tags.owner(settings.directory),
         isolation=isolation.find(groups_here, mechanisms=mechanisms),
         mounts=mountinfo.Table(pid=seen_by),
         visible=invisible(settings.directory, seen_by),

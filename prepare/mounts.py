@@ -72,12 +72,13 @@ def peer_at_work(at: At) -> Wait | None:
     return None
 
 
-def make_point(point: str) -> None:
-    """A directory of ours to mount on; the one above it is the binding's."""
+def make_point(point: str, at: At) -> None:
+    """A directory of ours to mount on; the one above it is the binding's, or ours for all of them."""
     try:
         os.mkdir(point, 0o755)
     except FileNotFoundError:
         own_directory(os.path.dirname(point))
+        at.node.owner.take(os.path.dirname(point), at.binding)
         os.mkdir(point, 0o755)
     except FileExistsError:
         if os.path.islink(point) or not os.path.isdir(point):
@@ -137,7 +138,7 @@ def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whose: Who
                 return Wait(_BUSY_S, words, blocker=True)
             return Done()  # it was there before us
         return unmount(top, at)
-    if "mount" in evidence and (copies := at.copies.of(_sought(point, evidence, at, whose))):
+    if "mount" in evidence and (copies := at.copies.of(_sought(point, ours, evidence, at, whose))):
         who = ", ".join(str(copy) for copy in copies[:4])
         return Wait(_BUSY_S, f"{point} is still mounted elsewhere: {who}", blocker=True)
     remove_point(point)
@@ -155,19 +156,17 @@ def take_off_early(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whos
             answer = ask(at, "unmount", {"point": point}, remote=False)
             at.node.mark("mounts.unmounted")
             if answer == {}:
-                at.copies.off(_sought(point, evidence, at, whose))
+                at.copies.off(_sought(point, ours, evidence, at, whose))
     return Done()
 
 
-def _sought(point: str, evidence: Evidence, at: At, whose: Whose) -> holders.Sought:
-    """What copies look like in other mount namespaces: a container calls it otherwise."""
-    return holders.Sought(
-        point,
-        evidence["device"],
-        root=evidence["root"] if whose is not Whose.ALL else "",
-        alone=whose is Whose.BINDING,
-        mark=f"{BINDING}={at.binding}" if whose is Whose.CLAIMANTS else "",
-    )
+def _sought(point: str, ours: IsOurs, evidence: Evidence, at: At, whose: Whose) -> holders.Sought:
+    """What copies look like in other mount namespaces: in a container's they lie elsewhere."""
+    sought = holders.Sought(point, evidence["device"])
+    if whose is Whose.ALL:
+        return sought
+    mark = f"{BINDING}={at.binding}" if whose is Whose.CLAIMANTS else ""
+    return sought._replace(is_it=ours, mark=mark)
 
 
 def unmount(top: Mount, at: At, words: str = "") -> Wait:
@@ -190,6 +189,11 @@ def unmount(top: Mount, at: At, words: str = "") -> Wait:
 def having(**fields: str) -> IsOurs:
     """Tells a mount by fields of its line."""
     return lambda mount: all(getattr(mount, field) == value for field, value in fields.items())
+
+
+def named(source: str, owner: str) -> IsOurs:
+    """Tells a file system in memory that was made for one binding; an older version named no binding."""
+    return lambda mount: mount.kind == "tmpfs" and mount.source in {f"{source}:{owner}", source}
 
 
 def remove_point(point: str) -> None:
@@ -270,7 +274,7 @@ class BindHandler(Plain[Bind]):
     def _mount(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         ours = having(device=evidence["device"], root=evidence["root"])
         if (there := found(step.point, ours, at)) is None:
-            make_point(step.point)
+            make_point(step.point, at)
             at.node.mark("mounts.point-made")
             arguments: dict[str, Any] = {"source": step.source, "path": step.path}
             arguments |= {"point": step.point, "read_only": step.read_only}
@@ -352,7 +356,7 @@ class StageHandler(Plain[Stage]):
         if (waiting := peer_at_work(at)) is not None:
             return waiting
         if (there := found(step.point, having(**_staged(step)), at)) is None:
-            make_point(step.point)
+            make_point(step.point, at)
             options: dict[str, Any] = {"source": _staged(step)["source"]}
             for option in step.options:
                 key, equals, value = option.partition("=")

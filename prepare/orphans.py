@@ -1,8 +1,9 @@
 """Things of ours that no binding owns: found by their names, reported, and cleaned if the admin wants that.
 
-Ours are control groups that begin with the prefix, what lies in the directory of claims, and CDI and scratch
-files with our name. What others made is never looked at. Nothing is an orphan while the node is recovering:
-then nobody knows who owns what.
+They are control groups that begin with the prefix, what lies in the directory of claims, and CDI and scratch
+files with our name. Ours is what carries our mark besides (`tags`); what could and does not is reported and
+never touched. A mount is whose the directory is in which its point lies. Nothing is an orphan while the node
+is recovering: then nobody knows who owns what.
 """
 
 import contextlib
@@ -30,20 +31,32 @@ class Orphan(NamedTuple):
     path: str
     seen: str = ""
     """What is in it: processes, files."""
+    foreign: str = ""
+    """Why it is not ours, whatever it is called."""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.path}" + (f" ({self.seen})" if self.seen else "")
+        words = f"{self.kind} {self.path}" + (f" ({self.seen})" if self.seen else "")
+        return f"{words}: not ours: {self.foreign}" if self.foreign else words
 
 
 def find(node: Node, owned: Iterable[Step]) -> list[Orphan]:
     """Everything of ours that belongs to none of these steps; innermost things first."""
     mine = _Owned(owned)
-    return [
+    found = [
         *_groups(node, mine),
         *_mounts(node, mine),
         *_directories(node, mine),
         *_files(node, mine),
     ]
+    return [one if one.kind == "volume" else _judged(one, node) for one in found]
+
+
+def _judged(orphan: Orphan, node: Node) -> Orphan:
+    """With the word of what says whose it is: in our directory the topmost directory there."""
+    root, place = node.settings.directory, orphan.path
+    if place.startswith(f"{root}/"):
+        place = f"{root}/{place.removeprefix(f'{root}/').partition('/')[0]}"
+    return orphan._replace(foreign=node.owner.lacking(place))
 
 
 class _Owned:
@@ -128,28 +141,35 @@ def _listed(directory: str) -> list[str]:
 
 def clean(orphan: Orphan, node: Node) -> str:
     """Take one away; '' if it is gone, otherwise what keeps it. To be called again, later."""
+    if orphan.foreign:
+        return f"not ours: {orphan.foreign}"
     try:
-        if orphan.kind == "control group":
-            return _clean_group(Cgroup(orphan.path))
-        if orphan.kind == "mount":
-            mounts = node.mounts.at(orphan.path)
-            if mounts and mountinfo.can_hang(mounts[-1].kind):
-                return f"{mounts[-1].kind} may hang: unmount it by hand"
-            mountapi.unmount(orphan.path)
-        elif orphan.kind == "volume":
-            return "a CSI plugin has mounted it: let it take it back, or unmount it by hand"
-        elif orphan.kind == "directory":
-            return _clean_directory(orphan.path)
-        elif _in_use(orphan.path, node):
-            return "it is mounted"
-        elif orphan.kind == "scratch":
-            return _clean_scratch(orphan.path)
-        else:
-            os.unlink(orphan.path)
+        return _clean(orphan, node)
     except FileNotFoundError:
         return ""
     except OSError as error:
         return error.strerror or str(error)
+
+
+def _clean(orphan: Orphan, node: Node) -> str:
+    match orphan.kind:
+        case "control group":
+            return _clean_group(Cgroup(orphan.path))
+        case "volume":
+            return "a CSI plugin has mounted it: let it take it back, or unmount it by hand"
+        case "mount":
+            mounts = node.mounts.at(orphan.path)
+            if mounts and mountinfo.can_hang(mounts[-1].kind):
+                return f"{mounts[-1].kind} may hang: unmount it by hand"
+            mountapi.unmount(orphan.path)
+        case "directory":
+            return _clean_directory(orphan.path)
+        case _ if _in_use(orphan.path, node):
+            return "it is mounted"
+        case "scratch":
+            return _clean_scratch(orphan.path, node)
+        case _:
+            os.unlink(orphan.path)
     return ""
 
 
@@ -171,10 +191,10 @@ def _clean_directory(path: str) -> str:
     return ""
 
 
-def _clean_scratch(path: str) -> str:
+def _clean_scratch(path: str, node: Node) -> str:
     """With all that is in it: it was to go with its binding."""
     root, name = os.path.split(path)
-    left = quota.clear(root=root, image="", directory=name, number=0)["left"]
+    left = quota.clear(root=root, image="", directory=name, number=0, owner=list(node.owner))["left"]
     return f"{left[0][0]}: {left[0][1]}" if left else ""
 
 

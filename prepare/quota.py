@@ -15,6 +15,7 @@ from xce.linux import beneath, btrfs, mountapi, quota
 from xce.prepare import projects
 from xce.prepare.errand import DIRECTORY, LOOKED_AT, described, opened, unlink
 from xce.prepare.step import Evidence
+from xce.prepare.tags import Owner
 
 DATA = "data"
 FREEING = "its space is being freed"
@@ -58,12 +59,16 @@ def room(
     uid: int,
     gid: int,
     new: bool,
+    owner: list[str],
+    binding: str,
 ) -> Evidence:
     """A directory with a limit; as `measure`. `new`: not if there is an `old` one, to be cleared first."""
+    Owner(*owner).refuse_others(f"{root}/{directory}")
     with opened(os.open(root, DIRECTORY)) as top:
         if new and _is_there(top, directory):
             return {"old": True}
         with opened(_made(top, directory, way)) as home:
+            said = Owner(*owner).take(home, binding)
             number = number if way == "project" else btrfs.number(home)
             _limit(home, way, number, size)
             with opened(beneath.make_directory(home, DATA, 0o700)) as data:
@@ -74,7 +79,7 @@ def room(
     seen = measure(root=root, directory=directory, way=way, number=number, size=size)
     if seen["problem"]:
         raise OSError(errno.EIO, seen["problem"])
-    return seen
+    return seen | said
 
 
 def _is_there(top: int, name: str) -> bool:
@@ -124,13 +129,16 @@ def measure(*, root: str, directory: str, way: str, number: int, size: int) -> E
         return {"number": number, "limited_to": account.limit, "used": account.used, "problem": problem}
 
 
-def clear(*, root: str, image: str, directory: str, number: int) -> Evidence:
+def clear(*, root: str, image: str, directory: str, number: int, owner: list[str]) -> Evidence:
     """Remove whatever is there of a scratch: file, directory, subvolume, limit; what is `left`, and why.
 
-    For a child: it waits until the file system has counted off what was removed.
+    What is another agent's stays. For a child: it waits until the file system has counted off what is gone.
     """
-    if image:
+    own = Owner(*owner)
+    if image and not own.is_others(f"{root}/{image}"):
         unlink(root=root, name=image)
+    if own.is_others(f"{root}/{directory}"):
+        return {"left": []}
     with opened(os.open(root, DIRECTORY)) as top:
         number = number or _number_of(top, directory)
         left, volumes = _remove(top, directory)

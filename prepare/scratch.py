@@ -26,6 +26,7 @@ from xce.prepare.mounts import (
     having,
     is_remote,
     make_point,
+    named,
     need_visible,
     take_off,
     take_off_early,
@@ -103,13 +104,15 @@ class ScratchHandler(Plain[Scratch]):
                 made = self._room(step, evidence, at, new=there is None and "mount" not in evidence)
                 if isinstance(made, Wait):
                     return made
-                evidence = {**evidence, "number": made["number"], "limited_to": made["limited_to"]}
+                kept = ("number", "limited_to", "owner")
+                evidence = {**evidence, **{key: made[key] for key in kept if key in made}}
                 at.node.mark("scratch.room-made")
             if there is None:
-                make_point(step.point)
+                make_point(step.point, at)
                 at.node.mark("scratch.point-made")
-                if self._mount(step, evidence, at) is None:
+                if (said := self._mount(step, evidence, at)) is None:
                     return Wait(ERRAND_S, f"making {self.describe(step)}")
+                evidence = {**evidence, **said}
                 at.node.mark("scratch.mounted")
                 there = found(step.point, _ours(step, evidence), at)
         except OSError as error:
@@ -127,7 +130,8 @@ class ScratchHandler(Plain[Scratch]):
             if isinstance(outcome, Wait):
                 return outcome
             held.old = False
-        made = ask(at, "room", _room(step, evidence, new=new), remote=is_remote(step.root, at))
+        arguments = _room(step, evidence, new=new) | _whose(at)
+        made = ask(at, "room", arguments, remote=is_remote(step.root, at))
         if made is None:
             return Wait(ERRAND_S, f"making {self.describe(step)}")
         if "old" in made:
@@ -144,9 +148,9 @@ class ScratchHandler(Plain[Scratch]):
             return ask(at, "bind", arguments, remote=is_remote(step.root, at))
         if way == Limit.FILE:
             arguments = {"root": step.root, "name": image_of(step), "bytes": step.bytes, "point": step.point}
-            arguments |= {"uid": uid, "gid": gid, "new": "mount" not in evidence}
+            arguments |= {"uid": uid, "gid": gid, "new": "mount" not in evidence, **_whose(at)}
             return ask(at, "loop", arguments, remote=True)
-        options = {"source": _SOURCE, "size": str(step.bytes), "mode": "0700"}
+        options = {"source": f"{_SOURCE}:{step.name}", "size": str(step.bytes), "mode": "0700"}
         options |= {"uid": str(uid), "gid": str(gid)}
         arguments = {"type": "tmpfs", "options": options, "point": step.point}
         return ask(at, "make", arguments, remote=False)
@@ -188,7 +192,7 @@ class ScratchHandler(Plain[Scratch]):
         return self._clear(step, evidence, at)
 
     def _clear(self, step: Scratch, evidence: Evidence, at: At) -> Done | Wait:
-        arguments = _place(step, evidence) | {"image": image_of(step)}
+        arguments = _place(step, evidence) | {"image": image_of(step), "owner": list(at.node.owner)}
         gone = ask(at, "clear", arguments, remote=True)
         if gone is None:
             return Wait(ERRAND_S, f"removing {step.root}/{directory_of(step)}")
@@ -234,6 +238,10 @@ def _place(step: Scratch, evidence: Evidence) -> dict[str, Any]:
     return {"root": step.root, "directory": directory_of(step), "number": evidence.get("number", 0)}
 
 
+def _whose(at: At) -> dict[str, Any]:
+    return {"owner": list(at.node.owner), "binding": at.binding}
+
+
 def _room(step: Scratch, evidence: Evidence, *, new: bool) -> dict[str, Any]:
     given = {key: evidence[key] for key in ("way", "uid", "gid")}
     return _place(step, evidence) | given | {"size": step.bytes, "new": new}
@@ -242,7 +250,7 @@ def _room(step: Scratch, evidence: Evidence, *, new: bool) -> dict[str, Any]:
 def _ours(step: Scratch, evidence: Evidence) -> IsOurs:
     way = _way(step, evidence)
     if way == MEMORY:
-        return having(kind="tmpfs", source=_SOURCE)
+        return named(_SOURCE, step.name)
     if way in _QUOTAS:
         return having(device=evidence["device"], root=evidence["root"])
     image = evidence.get("image") or f"{os.path.realpath(step.root)}/{image_of(step)}"

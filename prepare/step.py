@@ -24,6 +24,7 @@ from xce.model import csi
 from xce.model.instance import Instance
 from xce.model.profile import Claims, Profile
 from xce.prepare.copies import Copies
+from xce.prepare.tags import Owner
 
 Evidence: TypeAlias = dict[str, Any]
 """What was read back from the kernel, as JSON can have it."""
@@ -338,6 +339,8 @@ class Node(NamedTuple):
     profile: Callable[[str], Profile | None]
     groups: Cgroup
     """Where consumers' control groups are made."""
+    owner: Owner
+    """Who we are, to be written on what is ours."""
     isolation: Isolation
     mounts: Table
     """The mount table that counts."""

@@ -1,0 +1,110 @@
+"""Whose a thing is, written on it: an extended attribute of control groups, directories and files.
+
+Only root can read or write it. The agent's id comes from the machine and from its directory of claims: an
+agent that has lost all it knew finds its things again, and another one, on this host or on one with the same
+file system, never takes them for its own. Where a file system keeps no attributes, names must do.
+"""
+
+import errno
+import hashlib
+import os
+from enum import Enum, auto
+from typing import NamedTuple
+
+from xce.linux import proc
+
+ATTRIBUTE = "trusted.xce.owner"
+_KEEPS_NONE = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSPC, errno.EROFS}
+
+
+class Whose(Enum):
+    """What is written on a thing."""
+
+    OURS = auto()
+    OTHERS = auto()
+    """Another agent's, or it cannot be read."""
+    NOBODYS = auto()
+    """Nothing, though something could be."""
+    UNKNOWN = auto()
+    """Nothing can be written there."""
+
+
+class Owner(NamedTuple):
+    """An agent. Travels to children as a list."""
+
+    id: str
+    boot: str = ""
+
+    def take(self, thing: str | int, binding: str) -> dict[str, str]:
+        """Write on it that it is ours; what evidence has to say of that. Raises OSError: it is another's."""
+        text = f"{self.id} {binding} {self.boot}"
+        written = _written(thing)
+        if written == text:
+            return {}
+        where = thing if isinstance(thing, str) else os.readlink(f"/proc/self/fd/{thing}")
+        if written and not self._wrote(written):
+            raise OSError(errno.EEXIST, _words(written), where)
+        try:
+            os.setxattr(thing, ATTRIBUTE, text.encode())
+        except OSError as error:
+            if error.errno not in _KEEPS_NONE:
+                raise
+            return {"owner": f"known by its name alone: cannot be written on {where}: {error.strerror}"}
+        return {}
+
+    def refuse_others(self, thing: str) -> None:
+        """Nothing is done with what is another agent's. Raises OSError."""
+        found, words = self.whose(thing)
+        if found is Whose.OTHERS:
+            raise OSError(errno.EEXIST, words, thing)
+
+    def lacking(self, thing: str) -> str:
+        """Why it does not carry our name, though it could; '' if it does."""
+        found, words = self.whose(thing)
+        return words if found in {Whose.NOBODYS, Whose.OTHERS} else ""
+
+    def is_others(self, thing: str) -> bool:
+        """Whether another agent has written its name on it; False if it is not there."""
+        return self.whose(thing)[0] is Whose.OTHERS
+
+    def whose(self, thing: str | int) -> tuple[Whose, str]:
+        """What is written on it; and why it is not ours, in words."""
+        try:
+            written = _written(thing)
+        except FileNotFoundError:
+            return Whose.UNKNOWN, ""
+        except OSError as error:
+            return Whose.OTHERS, f"cannot read whose it is: {error.strerror}"
+        if written is None:
+            return Whose.UNKNOWN, ""
+        if not written:
+            return Whose.NOBODYS, "no agent has written its name on it"
+        return (Whose.OURS, "") if self._wrote(written) else (Whose.OTHERS, _words(written))
+
+    def _wrote(self, text: str) -> bool:
+        return text.split(" ", 1)[0] == self.id
+
+
+def owner(directory: str) -> Owner:
+    """The agent whose directory of claims this is."""
+    place = f"{proc.machine_id() or os.uname().nodename}\0{os.path.realpath(directory)}"
+    return Owner(hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest(), proc.boot_id())
+
+
+def _written(thing: str | int) -> str | None:
+    """What is there; '' if nothing is; None if nothing can be."""
+    try:
+        if isinstance(thing, int):
+            return os.getxattr(thing, ATTRIBUTE).decode(errors="replace")
+        return os.getxattr(thing, ATTRIBUTE, follow_symlinks=False).decode(errors="replace")
+    except OSError as error:
+        if error.errno == errno.ENODATA:
+            return ""
+        if error.errno == errno.EOPNOTSUPP:
+            return None
+        raise
+
+
+def _words(written: str) -> str:
+    agent, _, rest = written[:200].partition(" ")
+    return f"it is of another agent, {agent}, for {rest.partition(' ')[0] or 'nobody'}"
