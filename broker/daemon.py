@@ -54,10 +54,16 @@ SPARE_FILES = 256
 """Descriptors for everything that is no peer."""
 
 
-def run(config: Path, *, start_empty: bool = False, router: type[Router[Peer]] = Router) -> int:
+def run(
+    config: Path,
+    *,
+    start_empty: bool = False,
+    router: type[Router[Peer]] = Router,
+    store: type[SqliteStore] = SqliteStore,
+) -> int:
     """Serve until TERM or INT; 0 after a clean stop, 1 when it could not start.
 
-    `router` opens the endpoints.
+    `router` opens the endpoints, `store` the store.
     """
     log_to_stderr()
     sys.setswitchinterval(SWITCH_S)
@@ -65,7 +71,7 @@ def run(config: Path, *, start_empty: bool = False, router: type[Router[Peer]] =
     try:
         settings = read_config(config)
         with ExitStack() as stack:
-            Daemon(config, settings, stack, start_empty=start_empty).run(router)
+            Daemon(config, settings, stack, store, start_empty=start_empty).run(router)
     except ConfigRefused as refused:
         for error in refused.errors:
             print(f"xce-broker: {error}", file=sys.stderr)
@@ -114,7 +120,15 @@ class _Signals:
 class Daemon:
     """One start of the broker. Everything that it opens is closed by the stack, in reverse order."""
 
-    def __init__(self, path: Path, config: BrokerFile, stack: ExitStack, *, start_empty: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: BrokerFile,
+        stack: ExitStack,
+        opened: type[SqliteStore],
+        *,
+        start_empty: bool,
+    ) -> None:
         self.path, self.config, self._stack = path, config, stack
         self._signals = _Signals()
         self._notify = notifier() or (lambda _text: None)
@@ -131,7 +145,7 @@ class Daemon:
         self._audit = Audit(config.audit, background, every_s=AUDIT_S)
         self._background = background
         self._getting_on("checking the store")
-        store = SqliteStore(state, start_empty=start_empty)
+        store = opened(state, start_empty=start_empty)
         stack.callback(store.close, STOP_S)
         self._getting_on("reading the store")
         self.broker = self._new_broker(site, store.load())

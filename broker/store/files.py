@@ -119,7 +119,7 @@ def open_database(place: Place, *, start_empty: bool, steps: Sequence[str]) -> s
 
 def _open_whole(place: Place, steps: Sequence[str]) -> sqlite3.Connection:
     _refuse_hollow(place.base, at_least=read_head(place))
-    with contextlib.ExitStack() as undo, in_words(place.base):
+    with _log_kept(place), contextlib.ExitStack() as undo, in_words(place.base):
         connection = sqlite3.connect(
             place.base, isolation_level=None, timeout=BUSY_S, check_same_thread=False
         )
@@ -145,6 +145,26 @@ def _lay_out(log: Path) -> None:
         if missing > 0 and status.f_bavail * status.f_frsize > 16 * LOG_BYTES:
             with log.open("ab") as file:
                 file.write(bytes(missing))
+
+
+@contextlib.contextmanager
+def _log_kept(place: Place) -> Iterator[None]:
+    """SQLite deletes the log of a database when it closes it, whatever was wrong: then it is put back."""
+    spare = place.directory / "facts.db-wal.kept"
+    with contextlib.suppress(OSError):  # no links here, or no room: then it is as SQLite does it
+        if place.wal.exists():
+            spare.unlink(missing_ok=True)
+            os.link(place.wal, spare)
+    try:
+        yield
+    except StoreError:
+        with contextlib.suppress(OSError):
+            if not place.wal.exists():
+                spare.rename(place.wal)
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            spare.unlink(missing_ok=True)
 
 
 def check(connection: sqlite3.Connection, base: Path, *, known: int, at_least: int = 0) -> int:

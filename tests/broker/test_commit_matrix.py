@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.broker.nodes import Node, place
+from tests.broker.claim_history import HOSTS, Ending, ending, history
+from tests.broker.nodes import Node
 from tests.broker.world import World
 from xce.broker.core import claim_orders
 from xce.model import message as m
-from xce.model.claim import ENDED, Ask, BindingState, Claim, ClaimForm, InstanceAsk
+from xce.model.claim import ENDED, BindingState
 
-HOSTS = ["node1", "node2", "node3"]
-GPU = Ask(instances=[InstanceAsk(kind="gpu")])
 READY, RELEASED = BindingState.READY, BindingState.RELEASED
 
 
@@ -93,68 +92,10 @@ class Site:
             node.tell()
             node.listen()
 
-    def end(self) -> Any:
-        """What is there in the end, without names that hang on revisions."""
-        ledger = self.world.broker.state.journal.ledger.claims
-        bindings = sorted(
-            (one.claim, one.host, one.consumer.name, one.state.value, bool(one.gang))
-            for one in ledger.bindings.values()
-        )
-        claims = {
-            name: (record.claim.form.value, record.ending, record.provided.value, record.volume)
-            for name, record in ledger.claims.items()
-        }
-        kept = {
-            host: {name: one.reason for name, one in those.items()}
-            for host, those in ledger.quarantine.items()
-        }
-        return bindings, claims, {host: those for host, those in kept.items() if those}
 
-
-def bind(op_id: str, claim: str, *hosts: str, consumer: str = "") -> m.ClaimBind:
-    places = [
-        place(claim, host, "GPU-a" if claim != "wide" else "GPU-b", consumer=consumer or claim)
-        for host in hosts
-    ]
-    return m.ClaimBind(id=op_id, places=places)
-
-
-def store(claim_id: str, **rest: Any) -> Claim:
-    return Claim(id=claim_id, provider="root", form=ClaimForm.STANDALONE, **rest)
-
-
-def history(site: Site) -> list[Callable[[], object]]:
-    """Every kind of order, and what nodes make of it; orders name what others made when they are given."""
-    give = site.give
-
-    def order(make: Callable[[], Any]) -> Callable[[], object]:
-        return lambda: give(make())
-
-    return [
-        site.come_back,
-        order(lambda: m.ClaimCreate(id="create one", claim=Claim(id="one", ask=GPU))),
-        order(lambda: bind("bind one", "one", "node1")),
-        site.work,
-        order(lambda: m.ClaimCreate(id="create disk", claim=store("disk", ask=GPU))),
-        order(lambda: m.ClaimProvide(id="provide", claim="disk", state=READY, volume={"volume_id": "v"})),
-        order(lambda: bind("bind disk", "disk", "node2")),
-        site.work,
-        order(lambda: m.ClaimCreate(id="create wide", claim=Claim(id="wide", ask=GPU))),
-        order(lambda: bind("bind wide", "wide", *HOSTS)),
-        site.work,
-        order(
-            lambda: m.BindingForce(id="force", binding=site.made("bind wide")[1], reason="tired of waiting")
-        ),
-        site.work,
-        order(lambda: m.QuarantineClear(id="clear", host="node2", instance="GPU-b", reason="tested")),
-        order(lambda: m.QuarantineSet(id="set", host="node3", instance="GPU-c", reason="smells")),
-        order(lambda: m.ClaimRelease(id="release one", claim="one")),
-        site.work,
-        order(lambda: m.ClaimRelease(id="release of disk", bindings=site.made("bind disk"))),
-        site.work,
-        order(lambda: m.ClaimProvide(id="provided no more", claim="disk", state=RELEASED)),
-        order(lambda: m.ClaimDelete(id="delete", claim="disk")),
-    ]
+def end_of(site: Site) -> Ending:
+    ledger = site.world.broker.state.journal.ledger.claims
+    return ending(ledger.bindings.values(), ledger.claims, ledger.quarantine)
 
 
 def play(at: Point | None) -> Site:
@@ -183,7 +124,7 @@ WHOLE = play(None)
 def test_every_order_about_claims_is_in_the_history() -> None:
     """A new kind of order has to be given there."""
     assert {type(order) for order in WHOLE.orders.values()} == set(claim_orders.JUDGES)
-    bindings, claims, kept = WHOLE.end()
+    bindings, claims, kept = end_of(WHOLE)
     assert [one[1:4:2] for one in bindings] == [("node1", "ready"), ("node2", "released"), ("node3", "ready")]
     assert list(claims) == ["wide"]
     assert kept == {"node3": {"GPU-c": "smells"}}
@@ -195,4 +136,4 @@ def test_killed_about_a_commit_the_end_is_the_same_and_each_answer_too(at: Point
     site = play(at)
     assert site.kills == 1
     agrees(site)
-    assert site.end() == WHOLE.end()
+    assert end_of(site) == end_of(WHOLE)

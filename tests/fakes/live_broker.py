@@ -44,6 +44,7 @@ class LiveBroker:
         self.port = _free_port() if tcp else 0
         self._process: subprocess.Popen[bytes] | None = None
         self.log = directory / "log"
+        self.command = [sys.executable, "-c", PROGRAM, "run", "--config", str(directory / "broker.yaml")]
         accepted = directory / "accepted"
         accepted.mkdir(mode=0o755)
         (directory / "state").mkdir(mode=0o700)
@@ -76,30 +77,45 @@ class LiveBroker:
         """Where the broker is for a peer with this key."""
         return Broker(f"tcp://127.0.0.1:{self.port}", pair, self.key.public)
 
-    def start(self) -> BrokerStatus:
-        """Start it and wait until it answers."""
+    def begin(self) -> None:
+        """Start it."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, "run", "--config", str(self.directory / "broker.yaml")],
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
+
+    def answers(self) -> BrokerStatus | None:
+        """Wait until it answers; None: it has ended."""
         deadline = time.monotonic() + 30
         while True:
             try:
                 with Client(self.local, timeout=1) as client:
                     return client.ask(StatusRequest(id=""))
             except BrokerError:
-                assert self._process.poll() is None, f"the broker has ended: {self.log.read_text()}"
+                if self.ended():
+                    return None
                 assert time.monotonic() < deadline, f"the broker does not answer: {self.log.read_text()}"
                 time.sleep(0.05)
+
+    def start(self) -> BrokerStatus:
+        """Start it and wait until it answers."""
+        self.begin()
+        status = self.answers()
+        assert status is not None, f"the broker has ended: {self.log.read_text()}"
+        return status
 
     def kill(self) -> None:
         """End it as a power cut would."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(10)
+
+    def ended(self) -> bool:
+        """Whether it does not run any more."""
+        return self._process is None or self._process.poll() is not None
 
     def stop(self) -> int:
         """Ask it to end; its exit status."""

@@ -97,7 +97,7 @@ def kill_at_every_point(fast: Path, world: World, scenario: Scenario, only: Sequ
         except AssertionError as error:
             wrong[f"{at.name}#{at.turn}"] = str(error)[:600]
         group.remove()
-    assert wrong == {}, f"{len(wrong)} of {len(points)} points"
+    assert not wrong, "\n".join(f"{where}: {what}" for where, what in wrong.items())
 
 
 def test_every_kind_of_step_is_done_and_undone_in_some_scenario(fast: Path, world: World) -> None:

@@ -180,5 +180,5 @@ def test_c_sta_04_with_a_full_disk_at_every_point_nothing_is_said_that_is_not_on
         except AssertionError as error:
             wrong[f"{at.name}#{at.turn}"] = str(error)[:600]
         group.remove()
-    assert wrong == {}, f"{len(wrong)} of {len(points)} points"
+    assert not wrong, "\n".join(f"{where}: {what}" for where, what in wrong.items())
     assert any(one.held or one.refused for one in seen), "the disk was never full"

@@ -38,7 +38,7 @@ def test_c_sta_05_rebooted_at_every_point_nothing_is_lost_and_nothing_left(
         except AssertionError as error:
             wrong[f"{at.name}#{at.turn}"] = str(error)[:600]
         group.remove()
-    assert wrong == {}, f"{len(wrong)} of {len(points)} points"
+    assert not wrong, "\n".join(f"{where}: {what}" for where, what in wrong.items())
 
 
 def rebooted(place: Path, group: Cgroup, scenario: Scenario, at: Point, *, told: bool) -> None:

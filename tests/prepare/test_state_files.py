@@ -9,16 +9,15 @@ once the cluster has said what is there. Nobody's job notices.
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
+from tests.fakes.damage import Damage, to_each
 from tests.prepare.points import (
     READY,
     SCENARIOS,
-    WHOLE,
     Point,
     Scenario,
     Watch,
@@ -37,22 +36,9 @@ from xce.prepare.execute import Refused
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
-DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
-    "emptied": lambda data: b"",
-    "torn": lambda data: data[: len(data) // 2],
-    "scribbled on": lambda data: bytes(len(data) // 2) + data[len(data) // 2 :],
-    "gone": lambda data: None,
-}
 FEWER = 2
 """Points than elsewhere: each is passed with every file and every damage."""
 DENIED = "Operation not permitted"
-
-
-class Found(NamedTuple):
-    """A file of the node's, by its place in it."""
-
-    path: str
-    damage: str
 
 
 def files_of(world: World) -> list[str]:
@@ -66,13 +52,10 @@ def files_of(world: World) -> list[str]:
     return found
 
 
-def damage(world: World, found: Found) -> None:
+def damage(world: World, done: Damage) -> None:
     """The agent was killed, and this is what the disk has made of its file."""
     as_killed(world)
-    path = world.place / found.path
-    if path.exists():
-        data = DAMAGES[found.damage](path.read_bytes())
-        path.unlink() if data is None else path.write_bytes(data)
+    done.to(world.place)
     world.start()
 
 
@@ -111,19 +94,13 @@ def struck(place: Path, group: Cgroup, scenario: Scenario, at: Point | None) -> 
 
 def every_damage(
     fast: Path, world: World, scenario: Scenario, at: Point | None
-) -> Iterator[tuple[Found, World]]:
+) -> Iterator[tuple[Damage, World]]:
     """The node at this point, once for each file and damage."""
     group = world.group.child("look")
     with struck(fast / "look", group, scenario, at) as node:
         files = files_of(node)
     group.remove()
-    whole = [Found(path, kind) for path in files for kind in DAMAGES]
-    some = [
-        one
-        for number, one in enumerate(whole)
-        if number % len(DAMAGES) == number // len(DAMAGES) % len(DAMAGES)
-    ]
-    for number, found in enumerate(whole if WHOLE else some):
+    for number, found in enumerate(to_each(files)):
         group = world.group.child(str(number))
         with struck(fast / str(number), group, scenario, at) as node:
             yield found, node
@@ -145,10 +122,10 @@ def test_c_sta_01_a_damaged_file_in_the_middle_of_things_loses_nothing(
                 goes_on(node, scenario, found)
             except (AssertionError, Refused) as error:
                 wrong[f"{found} at {at}"] = repr(error)[:600]
-    assert wrong == {}, f"{len(wrong)} of {count}"
+    assert not wrong, "\n".join(f"{where}: {what}" for where, what in wrong.items())
 
 
-def goes_on(node: World, scenario: Scenario, found: Found) -> None:
+def goes_on(node: World, scenario: Scenario, found: Damage) -> None:
     damage(node, found)
     if node.executor.recovering:
         holds_on(node)
@@ -180,11 +157,11 @@ def test_c_sta_01_a_damaged_file_under_a_job_harms_it_in_nothing(fast: Path, wor
                 unharmed(node, process, found)
             except (AssertionError, Refused) as error:
                 wrong[str(found)] = repr(error)[:600]
-    assert wrong == {}, f"{len(wrong)} of {count}"
+    assert not wrong, "\n".join(f"{where}: {what}" for where, what in wrong.items())
     assert count >= 6, "journal, its log, its head, and what the job was given as files"
 
 
-def unharmed(node: World, process: "subprocess.Popen[bytes]", found: Found) -> None:
+def unharmed(node: World, process: "subprocess.Popen[bytes]", found: Damage) -> None:
     results = [Path(node.variables("b1")[f"XCE_DIR_{name}"], "result") for name in ("OUT", "SCRATCH")]
     files = [node.place / path for path in files_of(node) if not path.startswith("state")]
     texts = {path: path.read_bytes() for path in files}
