@@ -436,7 +436,9 @@ def ports_trouble(settings: Settings) -> str:
     return ""
 
 
-def executor_of(settings: Settings, state_directory: str, boot_id: str) -> Callable[[], "Executor"]:
+def executor_of(
+    settings: Settings, state_directory: str, boot_id: str, mark: Callable[[str], None]
+) -> Callable[[], "Executor"]:
     """How the executor of this machine is made. Nothing of it is imported before."""
 
     def make() -> "Executor":
@@ -444,6 +446,6 @@ def executor_of(settings: Settings, state_directory: str, boot_id: str) -> Calla
         from xce.prepare.execute import Executor  # noqa: PLC0415
         from xce.prepare.journal import Journal  # noqa: PLC0415
 
-        return Executor(Journal(state_directory), local.node(settings), boot_id)
+        return Executor(Journal(state_directory), local.node(settings, mark=mark), boot_id)
 
     return make

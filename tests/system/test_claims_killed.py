@@ -1,6 +1,6 @@
 """Agent and broker killed at random while claims come and go: nothing is lost, nothing is left.
 
-`XCE_KILL_CLAIMS` says how many claims; 12 by default. `XCE_KILL_SEED` repeats a run.
+`XCE_KILL_CLAIMS` says how many claims; 5 by default. `XCE_KILL_SEED` repeats a run.
 """
 
 import os
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and device filters need root"),
 ]
 
-CLAIMS = int(os.environ.get("XCE_KILL_CLAIMS", "12"))
+CLAIMS = int(os.environ.get("XCE_KILL_CLAIMS", "5"))
 SEED = os.environ.get("XCE_KILL_SEED", str(os.getpid()))
 ASK = Ask(
     instances=[InstanceAsk(kind="card")],
