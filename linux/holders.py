@@ -190,13 +190,13 @@ def of_copies(sought: Collection[Sought], *, proc_root: str = "/proc") -> dict[s
 
     In one look for all of them, since that goes by every process.
     """
-    own, devices = _namespace("self", proc_root), {one.device for one in sought}
+    done, devices = {_namespace("self", proc_root), ""}, {one.device for one in sought}
     ours = {(mount.point, mount.device) for mount in mountinfo.read(proc_root, devices=devices)}
     doubtful: dict[str, set[Sought]] = {}
     found: dict[str, list[Holder]] = {}
     for name in os.listdir(proc_root) if sought else []:
         namespace = _namespace(name, proc_root) if name.isdecimal() else ""
-        if namespace in {own, ""}:
+        if namespace in done:
             continue
         with contextlib.suppress(OSError):
             copied: set[Sought] = set()
@@ -208,6 +208,8 @@ def of_copies(sought: Collection[Sought], *, proc_root: str = "/proc") -> dict[s
             told = partial(proc.has_environment, int(name), proc_root=proc_root)
             said = {one for one in doubtful[namespace] if told(one.mark)}
             doubtful[namespace] -= said
+            if not doubtful[namespace]:
+                done.add(namespace)
             process = proc.process(int(name), proc_root) if copied or said else None
             for one in copied | said if process else ():
                 assert process is not None

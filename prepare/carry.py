@@ -117,7 +117,7 @@ class Carrier(Books):
                     work.step, entry.works[number].evidence, self._at(entry, number)
                 ):
                     if isinstance(outcome, Wait):
-                        return outcome
+                        return self._again(entry, number, outcome)
                     noted = msgspec.structs.replace(entry.works[number], evidence=outcome.evidence)
                     entry.works[number] = entry.unwritten[number] = noted
             except (OSError, StepFailed) as error:
@@ -141,10 +141,12 @@ class Carrier(Books):
                 return None
             self.node.mark(f"{_kind(step)}.after-do")
             if isinstance(outcome, Done):
+                if died := self.node.errands.died(f"{entry.id}/{number}"):
+                    outcome = outcome._replace(evidence=outcome.evidence | {"tried again": died})
                 self.node.errands.forget(f"{entry.id}/{number}")  # it may have found it there
                 return outcome
             if isinstance(outcome, Wait):
-                self._hold(entry, outcome)
+                self._hold(entry, self._again(entry, number, outcome))
                 return None
             noted = msgspec.structs.replace(entry.works[number], evidence=outcome.evidence)
             self._write(entry, {number: noted}, f"{_kind(step)}.note", synced=outcome.synced)
@@ -191,8 +193,13 @@ class Carrier(Books):
         if isinstance(outcome, Done):
             return outcome
         assert isinstance(outcome, Wait), "only doing has something to note"
-        self._hold(entry, outcome)
+        self._hold(entry, self._again(entry, number, outcome))
         return None
+
+    def _again(self, entry: Entry, number: int, wait: Wait) -> Wait:
+        """What is waited for, with what has become of the first try."""
+        died = self.node.errands.died(f"{entry.id}/{number}")
+        return wait._replace(reason=f"{wait.reason} again: {died}") if died else wait
 
     def _end(self, entry: Entry) -> None:
         state = STATES[PHASES.step(entry.phase, Event.CLEARED)]

@@ -8,6 +8,9 @@ there.
 A place, a volume or a file server, has half of all children at most: one that does not answer holds up nobody
 else. What finds no child waits for one, in the order of asking.
 
+A child that is killed, as by the kernel where memory has run out, is not the errand's fault: it is done once
+more, after whoever wants it has looked what came of the first time. There is no third time.
+
 A child ends with its parent: one of an agent that was killed and one of its successor never work on one
 thing. What it is in the middle of, a mount for instance, the kernel finishes first; so the successor waits
 until the last of them is gone (`alone`), which a lock tells that all children of an agent share.
@@ -41,7 +44,8 @@ LEFT_S = 2.0
 IDLE_S = 5.0
 """For which a child without an errand is kept."""
 _ANSWER_BYTES = 1 << 20
-_DIED = "the child that was sent for it died"
+_DIED = "the child that was sent for it was killed"
+_HINT = "the kernel's log says whether memory ran out"
 _LOCK = 3
 """A child's descriptor of the lock."""
 
@@ -74,6 +78,9 @@ class _Child:
             os.close(asked[0])
             os.close(told[1])
         self._in, self.out, self._text = asked[1], told[0], b""
+        self.died = False
+        """It ended without an answer: it was killed, and not by us."""
+        self._signal = 0
         os.set_blocking(self._in, False)
         os.set_blocking(self.out, False)
         self.idle_since = 0.0
@@ -88,20 +95,25 @@ class _Child:
             return False
 
     def answer(self) -> Answer | None:
-        """What it said; None if it has not said it yet."""
+        """What it said; None if it has not said it yet, or never will (`died`)."""
         try:
             while len(self._text) < _ANSWER_BYTES and not self._text.endswith(b"\n"):
                 more = os.read(self.out, 1 << 16)
                 self._text += more
                 if not more:
-                    break
+                    self.died = self.gone()
+                    return None
         except BlockingIOError:
             return None
         text, self._text = self._text, b""
         try:
             return msgspec.json.decode(text, type=Answer)
         except msgspec.MsgspecError:
-            return Answer(code=errno.EIO, words=_DIED)
+            return Answer(code=errno.EIO, words="the child that was sent for it said what is no answer")
+
+    def how(self) -> str:
+        """How it died, as far as that is known."""
+        return f"{_DIED} ({signal.Signals(self._signal).name}; {_HINT})" if self._signal else _DIED
 
     def kill(self) -> None:
         """Tell it to end, whatever it does."""
@@ -114,9 +126,12 @@ class _Child:
         Not by its number: that may be another child's by then, which the reaper would never hear of.
         """
         try:
-            return os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG) is not None
+            ended = os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG)
         except ChildProcessError:
             return True
+        if ended is not None and ended.si_code != os.CLD_EXITED:
+            self._signal = ended.si_status
+        return ended is not None
 
     def close(self) -> None:
         """Let go of the descriptors."""
@@ -127,13 +142,21 @@ class _Child:
 class _Errand:
     """What was asked, and how far it is: waiting for a child, at work with one, or answered."""
 
-    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
-        self.name, self.arguments = name, arguments
+    def __init__(self, name: str, arguments: dict[str, Any], died: str = "") -> None:
+        self.name, self.arguments, self.died = name, arguments, died
+        """`died`: how the child of the first try did, if this is the second."""
+        self.again = False
+        """Its child was killed: whoever asked looks what is there, and may ask once more."""
         self.place = str(next((arguments[key] for key in _PLACES if arguments.get(key)), "users"))
         self.child: _Child | None = None
         self.until = 0.0
         self.answer: Answer | None = None
         self.late = False
+
+    @property
+    def over(self) -> bool:
+        """Whether no child is to be sent for it, and none is at work."""
+        return self.answer is not None or self.late or self.again
 
 
 _PLACES = ("root", "source", "point", "devices")
@@ -153,21 +176,26 @@ class Errands:
         self._idle: list[_Child] = []
         self._left: list[tuple[_Child, str]] = []
         self._news: list[str] = []
+        self._died: dict[str, str] = {}
         self._poll = select.epoll()
 
     def __call__(self, key: str, errand: str, arguments: dict[str, Any], remote: bool) -> Evidence | None:
         """The evidence, or None: ask again. One errand for each key. Raises OSError, `StepFailed`."""
         asked = self._errands.get(key)
-        if asked is None and not remote:
-            return ERRANDS[errand](**arguments)
-        if asked is None:
-            new = _Errand(errand, arguments)
+        if asked is not None and asked.again:
+            del self._errands[key]
+            self._died[key] = asked.died
+        if asked is None or asked.again:
+            if not remote:
+                return ERRANDS[errand](**arguments)
+            second = asked is not None and asked.name == errand
+            new = _Errand(errand, arguments, self._died[key] if second else "")
             self._refuse(new)
             self._errands[key] = new
             self._begin()
             return None
         self._look()
-        if asked.answer is None and not asked.late:
+        if asked.again or (asked.answer is None and not asked.late):
             return None
         del self._errands[key]
         if asked.name != errand:
@@ -188,7 +216,11 @@ class Errands:
     def pending(self, key: str) -> bool:
         """Whether something was asked under this key and is not answered yet."""
         asked = self._errands.get(key)
-        return asked is not None and asked.answer is None and not asked.late
+        return asked is not None and not asked.over
+
+    def died(self, key: str) -> str:
+        """How a child that was sent under this key died, so that there was a second try; ''."""
+        return self._died.get(key, "")
 
     def due(self) -> float | None:
         """When, by the clock, to look again though no child has said anything; None: never."""
@@ -203,6 +235,8 @@ class Errands:
         """Nobody asks for it any more, nor for what is below it; a child at work for it is ended."""
         for name in [name for name in self._errands if name == key or name.startswith(f"{key}/")]:
             self._leave(self._errands.pop(name))
+        for name in [name for name in self._died if name == key or name.startswith(f"{key}/")]:
+            del self._died[name]
 
     def alone(self) -> bool:
         """Whether no child of a predecessor is at work any more, as far as such a child ends at all."""
@@ -255,11 +289,15 @@ class Errands:
             if child is None or (child.out not in spoken and now < errand.until):
                 continue
             answer = child.answer()
-            if answer is None and now < errand.until:
+            if answer is None and not child.died and now < errand.until:
                 continue
-            errand.answer, errand.late = answer, answer is None
+            if child.died and errand.died:
+                answer = Answer(code=errno.EIO, words=f"{child.how()}, twice")
+            elif child.died:
+                errand.died, errand.again = child.how(), True
+            errand.answer, errand.late = answer, answer is None and not child.died
             self._news.append(key)
-            if answer is None or answer.words == _DIED:
+            if answer is None or child.died:
                 self._leave(errand)
             else:
                 self._poll.unregister(child.out)
@@ -276,7 +314,7 @@ class Errands:
         for key, errand in self._errands.items():
             if busy.total() >= AT_ONCE:
                 return
-            if errand.child or errand.answer or errand.late or busy[errand.place] >= AT_ONCE // 2:
+            if errand.child or errand.over or busy[errand.place] >= AT_ONCE // 2:
                 continue
             try:
                 errand.child = self._given(errand)
@@ -332,6 +370,8 @@ def main() -> None:
         except OSError as error:
             path = error.filename if isinstance(error.filename, str) else ""
             answer = Answer(code=error.errno or errno.EIO, words=error.strerror or str(error), path=path)
+        except Exception as error:  # noqa: BLE001 - who ends without an answer was killed
+            answer = Answer(code=errno.EIO, words=f"internal error: {error!r}; please report it")
         os.write(1, msgspec.json.encode(answer) + b"\n")
 
 

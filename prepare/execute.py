@@ -250,14 +250,14 @@ class Executor(Carrier):
             if kept.due > now or self._kept_later.get(name, 0.0) > clock or self._lived_in(kept):
                 continue
             arguments = {"root": kept.root, "elements": kept.elements}
+            key = removal_key(kept.root, kept.elements)
             try:
-                gone = self.node.errands(
-                    removal_key(kept.root, kept.elements), "remove", arguments, kept.remote
-                )
+                gone = self.node.errands(key, "remove", arguments, kept.remote)
                 if gone is None or (gone["left"] and gone["left"][0][1] == NOT_FINISHED):
                     return
                 if not gone["left"]:
                     self.journal.forget_kept(name)
+                    self.node.errands.forget(key)
                     self._kept_later.pop(name, None)
                     return
             except (OSError, StepFailed, NotRecorded):

@@ -289,6 +289,9 @@ class ErrandCalls(Protocol):
     def pending(self, key: str, /) -> bool:
         """Whether something was asked under this key and is not answered yet."""
 
+    def died(self, key: str, /) -> str:
+        """How a child that was sent under this key died, so that there was a second try; ''."""
+
     def due(self) -> float | None:
         """When, by the clock, to look for answers even if none came."""
 

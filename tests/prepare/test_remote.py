@@ -1,6 +1,8 @@
 """File systems that do not answer: only a child waits for them, and everybody else goes on. C-CSI-07."""
 
+import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from tests.linux.hangfs import HangingMount
 from tests.prepare.world import World
+from xce.linux import proc
 from xce.model.claim import Ask, BindingState, Condition, MountAsk, SharedAsk
 from xce.model.profile import ScratchRoot, SharedVolume, Volume
 from xce.prepare.child import Errands
@@ -139,6 +142,104 @@ def test_children_that_do_not_end_are_bounded(tmp_path: Path, dead: HangingMount
         errands("two", "look", {}, True)
     dead.release()
     wait_for(lambda: not errands.abandoned)
+    errands.close()
+
+
+def children() -> set[int]:
+    """Of this process, those that do errands."""
+    found = set()
+    for one in proc.processes():
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{one.pid}/cmdline").read_bytes()
+            if one.parent == os.getpid() and b"xce.prepare.child" in command:
+                found.add(one.pid)
+    return found
+
+
+class Killer:
+    """Kills the children that come, with the signal that the kernel sends where memory has run out."""
+
+    def __init__(self, slow: HangingMount, most: int) -> None:
+        self.seen, self._slow, self._most = children(), slow, most
+        self.came: list[int] = []
+
+    def look(self) -> list[int]:
+        """All that have come, once those asked the server that are to be killed."""
+        for pid in children() - self.seen:
+            self.seen.add(pid)
+            self.came.append(pid)
+            if len(self.came) <= self._most:
+                self._slow.asked.wait(20)
+                os.kill(pid, signal.SIGKILL)
+        self._slow.asked.clear()
+        return self.came
+
+
+@pytest.fixture
+def slow(world: World, tmp_path: Path) -> Iterator[HangingMount]:
+    """A volume of the world, whose server takes a while for each answer."""
+    (point := tmp_path / "slow").mkdir()
+    mount = HangingMount(point, after=0.1)
+    profile = msgspec.structs.replace(
+        world.settings.profiles["default"], volumes={"slow": Volume(path=str(point))}
+    )
+    world.settings = msgspec.structs.replace(world.settings, profiles={"default": profile})
+    world.restart()
+    yield mount
+    mount.release()
+
+
+SLOW = Ask(mounts=[MountAsk(name="x", source="slow", subdirectory="a", read_only=True)])
+
+
+def test_an_errand_whose_child_was_killed_is_done_once_more_and_the_binding_says_so(
+    world: World, slow: HangingMount
+) -> None:
+    killer = Killer(slow, most=1)
+    world.each = killer.look
+    report = world.bind(SLOW)
+    assert (report.state, report.reason) == (BindingState.READY, "")
+    said = world.evidence(report.binding, "bind")["tried again"]
+    assert said.startswith("the child that was sent for it was killed (SIGKILL; ")
+    assert len(world.mounts()) == 1
+    assert len(killer.came) == 2, "the second child has done the rest"
+    world.release(report.binding)
+    assert world.leftovers() == []
+
+
+def test_an_errand_whose_children_are_killed_is_not_done_a_third_time(
+    world: World, slow: HangingMount
+) -> None:
+    killer, notes = Killer(slow, most=9), set[str]()
+    order = world.order(SLOW, binding="b1")
+    world.executor.prepare(op_id="o", epoch=1, binding=order[0], claim=order[1], instances={})
+
+    def look() -> None:
+        killer.look()
+        notes.add(world.report("b1").note)
+
+    world.each = look
+    failed = world.settled("b1", within=20)
+    assert failed.state is BindingState.FAILED
+    assert "was killed (SIGKILL" in failed.reason
+    assert "twice" in failed.reason
+    assert len(killer.came) == 2
+    assert any("again: the child that was sent for it was killed" in note for note in notes)
+    assert world.leftovers() == []
+
+
+def test_nothing_is_done_once_more_before_somebody_has_looked_what_there_is(
+    tmp_path: Path, slow: HangingMount
+) -> None:
+    """A mount may have been made when the child was killed."""
+    errands, killer = Errands(time.monotonic, 20, home=str(tmp_path)), Killer(slow, most=1)
+    question = {"root": str(slow.point), "elements": ["a"], "parts": [], "new": False}
+    assert errands("one", "look", question, True) is None
+    wait_for(killer.look)
+    wait_for(lambda: errands.answered() == ["one"])
+    assert (errands.pending("one"), children() - killer.seen) == (False, set())
+    assert errands("one", "look", question, True) is None
+    wait_for(lambda: len(killer.look()) == 2)
     errands.close()
 
 
