@@ -12,10 +12,14 @@ from typing import Annotated
 import msgspec
 
 from xce.model.claim import AccessMode
+from xce.model.resource import Seconds
 from xce.model.value import Count
 
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Wait = Annotated[float, msgspec.Meta(ge=0, le=31 * 86400, title="seconds")]
+Retention = Annotated[float, msgspec.Meta(ge=0, le=3650 * 86400, title="seconds")]
+"""As long as a claim may say."""
 
 BASE_DEVICES = [
     "c *:* m",
@@ -93,7 +97,7 @@ class SharedVolume(_Section, frozen=True, kw_only=True):
 
     path: str
     """Its directory on this host."""
-    retention_s: float = 7 * 86400.0
+    retention_s: Retention = 7 * 86400.0
     """How long directories of a job are kept after release, where the claim does not say; 0: not at all."""
     again: Reuse = Reuse.REUSE
     """What a job that runs again finds."""
@@ -156,9 +160,9 @@ class Profile(_Section, frozen=True, kw_only=True):
     """Ports that claims may have."""
     environment: dict[str, str] = {}
     """Variables for every consumer."""
-    grace_s: float = 10
+    grace_s: Wait = 10
     """Between TERM and KILL when a claim is released."""
-    dirty_after_s: float = 30
+    dirty_after_s: Wait = 30
     """A device that is still in use so long after the release began is quarantined."""
 
 
@@ -195,11 +199,11 @@ class Claims(_Section, frozen=True, kw_only=True):
     """Where CDI files are written for container runtimes; '' for none."""
     namespace: str = "1"
     """Whose mounts count: those of process 1, or `self` where jobs live in the agent's own namespace."""
-    check_s: float = 1
+    check_s: Seconds = 1
     """Between two looks at whether everything of the claims is still there."""
-    remote_s: float = 20
+    remote_s: Seconds = 20
     """For one operation on a file system that can hang: network, FUSE."""
-    probe_s: float = 30
+    probe_s: Seconds = 30
     """Between two looks at whether such a file system still answers."""
     orphans: Orphans = Orphans.REPORT
     """What is done with things of ours that no claim owns."""
