@@ -93,7 +93,7 @@ def test_a_clock_set_back_by_nine_hours_stops_nothing_and_makes_nothing_old_look
     for name in whose:
         (tmp_path / f"{name}.clock").write_text(str(BACK_S))
     site.until(lambda: isinstance(site.value("node1", "old"), Absent))
-    end = time.monotonic() + 6
+    end = time.monotonic() + 3
     while time.monotonic() < end:
         place = site.snapshot().locations["host:node1"]
         assert (place.state, place.conditions) == ("available", [])
@@ -103,6 +103,6 @@ def test_a_clock_set_back_by_nine_hours_stops_nothing_and_makes_nothing_old_look
     after = site.snapshot()
     if "broker" in whose:
         assert after.taken_at < before.taken_at, "the clock was not set back"
-    assert agent.reporter("fresh")["runs"] - runs >= 6
+    assert agent.reporter("fresh")["runs"] - runs >= 3
     assert agent.reporter("fresh")["age_s"] < 3
     assert agent.status()["link"]["resyncs"] == resyncs

@@ -1,6 +1,6 @@
 """Both programs killed at random points under load: nothing answered is lost, nothing is left behind.
 
-`XCE_KILL_SECONDS` says for how long; 20 by default.
+`XCE_KILL_SECONDS` says for how long; 10 by default.
 """
 
 import os
@@ -17,7 +17,7 @@ from xce.model.message import Done, HoldAdd, HoldRelease, HostDrain, HostUndrain
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
 
-SECONDS = float(os.environ.get("XCE_KILL_SECONDS", "20"))
+SECONDS = float(os.environ.get("XCE_KILL_SECONDS", "10"))
 SEED = os.environ.get("XCE_KILL_SEED", str(os.getpid()))
 BUSY = '#!/bin/sh\nn=$(date +%s%N); echo "{\\"load\\": ${n%??????}}"; sleep 0.1; sleep 60 &\n'
 
