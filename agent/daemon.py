@@ -14,13 +14,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xce.agent import config, identity, lock, status
 from xce.agent.control import Control
 from xce.agent.core import Core
 from xce.agent.effect import Deliver, Effect, Judge, Learn, Ordered
+from xce.agent.faults import Faults
 from xce.agent.link import Link
 from xce.agent.lock import CannotStart
 from xce.agent.log import Log
@@ -82,8 +82,7 @@ class Daemon:
         self.settings = settings = read()
         self._read, self.path, self.role, self.log = read, path, role, logger
         self.started = time.monotonic()
-        self.faults: dict[str, str] = {}
-        """What is or was wrong with the process itself, by what it is about; '' when it is right again."""
+        self.faults = Faults(self)
         self.memory = Memory(settings.state_directory)
         self._locks = lock.take(settings.run_directory, self.memory.directory)
         try:
@@ -91,7 +90,7 @@ class Daemon:
         except KeyFileError as error:
             raise CannotStart(f"cannot know whose values these are: {error}; or set 'name:'") from error
         logger.host = self.name
-        self.loop = Loop(on_error=self._internal_error)
+        self.loop = Loop(on_error=self.faults.internal)
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.on_signal(number, self.stop)
         self.loop.on_signal(signal.SIGHUP, self.reload)
@@ -119,7 +118,7 @@ class Daemon:
         """All that gives values; None until hello was said."""
         self.csi: CsiSource | None = None
         self._service = Service()
-        self._control: Control | None = None
+        self.control: Control | None = None
         self._exporter: Exporter | None = None
         self._expiry: Timer | None = None
         self._expiry_at = math.inf
@@ -161,7 +160,7 @@ class Daemon:
         )
         self.crew.begin(self.settings.reporters, _discovery(self.settings))
         self._begin_csi()
-        self._look_at_scratch()
+        self.faults.look_at_scratch()
         self._open_metrics()
         self.loop.call_later(COLD_S, self.node.warm_up)
         self.loop.call_later(MINUTE_S, self._each_minute)
@@ -189,11 +188,11 @@ class Daemon:
             return
         path = f"{self.settings.run_directory}/agent.sock"
         try:
-            if self._control is None:
-                self._control = Control(self.loop, path, self.operations.table())
-            elif self._control.missing():
+            if self.control is None:
+                self.control = Control(self.loop, path, self.operations.table())
+            elif self.control.missing():
                 self.log.notice(f"{path} was removed; made anew")
-                self._control.listen()
+                self.control.listen()
             self.faults["local socket"] = ""
         except OSError as error:
             self.faults["local socket"] = f"cannot listen at {path}: {error.strerror or error}"
@@ -218,15 +217,8 @@ class Daemon:
         if self.crew is not None:
             self.crew.refresh()
         self.types.ask_about_refused()
-        self._look_at_scratch()
+        self.faults.look_at_scratch()
         self.loop.call_later(MINUTE_S, self._each_minute)
-
-    def _look_at_scratch(self) -> None:
-        """Whether others can put files where scratch of jobs is to be: not the doctor alone says so."""
-        if self.claims is not None and isinstance(self.settings, AgentFile):
-            from xce.agent import scratch_roots  # noqa: PLC0415 - loaded where claims are taken
-
-            self.faults["scratch"] = scratch_roots.trouble(self.settings.claims)
 
     def _kick_watchdog(self, every: float) -> None:
         self._service.alive()
@@ -254,7 +246,7 @@ class Daemon:
             "bindings": self.claims.holdings.documents() if self.claims else [],
             "claims": self.claims.document() if self.claims else None,
         }
-        document["trouble"] = status.troubles(document, self._all_faults())
+        document["trouble"] = status.troubles(document, self.faults.all())
         return document
 
     def _on_effect(self, effect: Effect) -> None:
@@ -328,48 +320,10 @@ class Daemon:
         self._seen, self._look_at = seen, now + LOOK_S
         if self.crew is None and phase in {Phase.GREETING, Phase.SYNCED, Phase.REFUSED}:
             self.loop.call_later(0, self._begin)
-        away = self.settings.broker and phase is not Phase.SYNCED
-        if not self._stopping:  # neither is the end of the agent a fault of the link, nor does it mend one
-            self.log.fault("broker", self.core.trouble if away else "", now)
-        for about, text in self._all_faults().items():
-            self.log.fault(about, text, now)
-        if self.crew is not None:
-            self.log.faults("reporter ", self.crew.troubles(), now, self.crew.lasting())
-        if self.claims is not None:
-            self.log.faults("binding ", self.claims.holdings.troubles(), now)
+        self.faults.log(now, stopping=self._stopping)
         standing = f", host {self.core.standing.state}" if self.core.standing.state else ""
         bad = sum(bool(state.cause) for state in self.node.states.values())
         self._service.status(f"{phase.value}{standing}, {len(self.node.states)} reporters, {bad} in trouble")
-
-    def _all_faults(self) -> dict[str, str]:
-        scarce = self._control is not None and self._control.scarce
-        return {
-            **self.faults,
-            **(self.crew.faults() if self.crew else {}),
-            "descriptors": "none are left (ulimit -n, LimitNOFILE=)" if scarce else "",
-            "state directory": self.memory.fault,
-            "link": self.link.fault,
-            "broker key": self.trust.fault,
-            "claims": self.claims.fault if self.claims else "",
-            "orphans": self.claims.orphans_trouble() if self.claims else "",
-            "namespace": self.claims.unseen if self.claims else "",
-            "CSI": (self.claims.csi_fault if self.claims else "") or (self.csi.fault if self.csi else ""),
-            "ports": self._ports_trouble() if self.claims else "",
-        }
-
-    def _ports_trouble(self) -> str:
-        from xce.agent.claims import ports_trouble  # noqa: PLC0415 - loaded where claims are taken
-
-        return ports_trouble(self.settings.claims) if isinstance(self.settings, AgentFile) else ""
-
-    def _internal_error(self, error: Exception, callback: Callable[..., object]) -> None:
-        """An exception in a callback is a bug: it is shown until the next start, and costs nobody else."""
-        where = getattr(callback, "__qualname__", repr(callback))
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        line = f" ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})" if place else ""
-        self.faults["internal error"] = f"{where}: {error!r}{line}; please report it"
 
     # ---------------------------------------------------------------------------------------- reload
 
@@ -442,7 +396,7 @@ class Daemon:
     def _close(self) -> None:
         if self.claims is not None and not self.claims.close(CLAIMS_S):
             self.log.warning("the disk of the journal of claims does not answer; leaving without it")
-        for part in (self._control, self._exporter, self.link, self.loop):
+        for part in (self.control, self._exporter, self.link, self.loop):
             if part is not None:
                 part.close()
         for held in self._locks:
