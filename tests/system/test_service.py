@@ -225,7 +225,7 @@ def test_a_socket_that_was_removed_is_there_again_and_a_configuration_emptied_is
     agent = site.agent("node1")
     site.broker.start()
     agent.start()
-    site.until(agent.status)
+    site.until(lambda: agent.status()["link"]["phase"] == "synced")
     (agent.folder / "run" / "agent.sock").unlink()
     site.until(agent.status)
     (agent.folder / "agent.yaml").write_text("# all gone\n")
