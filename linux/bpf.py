@@ -161,9 +161,16 @@ def link_iterator(program: int) -> int:
     return _bpf(BPF_LINK_CREATE, struct.pack("<IIIIQI", program, 0, BPF_TRACE_ITER, 0, 0, 0))
 
 
-def create_iterator(link: int) -> int:
-    """A descriptor from which one walk is read."""
-    return _bpf(BPF_ITER_CREATE, struct.pack("<II", link, 0))
+def read_iterator(link: int) -> bytes:
+    """What the iterator's program writes in one walk."""
+    reading = _bpf(BPF_ITER_CREATE, struct.pack("<II", link, 0))
+    try:
+        data = b""
+        while more := os.read(reading, 1 << 16):
+            data += more
+        return data
+    finally:
+        os.close(reading)
 
 
 def attach(group: int, program: int, *, replacing: int | None = None) -> None:

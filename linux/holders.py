@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from xce.linux import mountinfo, openfiles, proc
+from xce.linux import mappings, mountinfo, openfiles, proc
+from xce.linux.mappings import Mappings
 from xce.linux.mountinfo import Mount
 from xce.linux.openfiles import DeviceNumber, OpenFile, OpenFiles
 
@@ -65,12 +66,14 @@ class Devices:
 
     def __init__(self) -> None:
         self._files: OpenFiles | None = None
-        self._asked = False
+        self._maps: Mappings | None = None
+        self._asked: set[str] = set()
 
     def __call__(self, devices: Collection[DeviceNumber]) -> list[Holder]:
         """Processes with an open descriptor of one of these devices."""
-        if not self._asked:
-            self._files, self._asked = openfiles.find(), True
+        if "files" not in self._asked:
+            self._asked.add("files")
+            self._files = openfiles.find()
         if self._files is None:
             return of_device(devices)
         first: dict[int, OpenFile] = {}
@@ -78,16 +81,35 @@ class Devices:
             first.setdefault(one.pid, one)
         return [holder for one in first.values() for holder in _on(one.pid, str(one.fd), one.device, "/proc")]
 
+    def mapped(self, devices: Collection[DeviceNumber]) -> tuple[list[Holder], list[Holder]]:
+        """Processes that have one of these devices mapped, and those of which that could not be seen now.
+
+        Nobody, where the kernel does not tell.
+        """
+        if "maps" not in self._asked:
+            self._asked.add("maps")
+            self._maps = mappings.find()
+        if self._maps is None:
+            return [], []
+        seen = self._maps(devices)
+        mapped = [one for pid, device in seen.mapped.items() for one in _one(pid, f"mapping of {device}")]
+        return mapped, [one for pid in seen.busy for one in _one(pid, "mappings that are being changed")]
+
     def close(self) -> None:
         """Let go of what was made; may be called twice."""
-        if self._files is not None:
-            self._files.close()
+        for made in (self._files, self._maps):
+            if made is not None:
+                made.close()
 
 
 def _on(pid: int, fd: str, device: DeviceNumber, proc_root: str) -> list[Holder]:
+    return _one(pid, f"fd {fd} on {device}", proc_root)
+
+
+def _one(pid: int, how: str, proc_root: str = "/proc") -> list[Holder]:
     """The holder, unless it is gone."""
     process = proc.process(pid, proc_root)
-    return [Holder(pid, process.name, process.started, f"fd {fd} on {device}")] if process else []
+    return [Holder(pid, process.name, process.started, how)] if process else []
 
 
 class _Devices:

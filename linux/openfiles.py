@@ -20,10 +20,11 @@ _FUNCTION = "bpf_iter_task_file"
 _MEMBERS = {"file": ["f_inode"], "inode": ["i_mode", "i_rdev"], "task_struct": ["tgid"]}
 _META, _TASK, _FD, _FILE = 0, 8, 16, 24
 """bpf_iter__task_file"""
-_SEQ_WRITE = 127
-_BOTH, _DEVICE = 0o130000, 0o020000
+SEQ_WRITE = 127
+BOTH, DEVICE = 0o130000, 0o020000
 """Bits of a mode that character and block devices have in common, and no other kind of file."""
-_ENTRY = struct.Struct("=IIII")
+ENTRY = struct.Struct("=IIII")
+"""Number, process, descriptor, mode."""
 
 
 class DeviceNumber(NamedTuple):
@@ -65,15 +66,8 @@ class OpenFiles:
 
     def __call__(self, devices: Collection[DeviceNumber] | None = None) -> Iterator[OpenFile]:
         """All that are open now, of these devices if they are given."""
-        reading = bpf.create_iterator(self._link)
-        try:
-            data = b""
-            while more := os.read(reading, 1 << 16):
-                data += more
-        finally:
-            os.close(reading)
-        wanted = None if devices is None else {_as_listed(device): device for device in devices}
-        for number, pid, fd, mode in _ENTRY.iter_unpack(data):
+        wanted = None if devices is None else {as_listed(device): device for device in devices}
+        for number, pid, fd, mode in ENTRY.iter_unpack(bpf.read_iterator(self._link)):
             kind = "b" if stat.S_ISBLK(mode) else "c"
             if wanted is None:
                 yield OpenFile(pid, fd, DeviceNumber(kind, os.makedev(number >> 20, number & 0xFFFFF)))
@@ -95,8 +89,8 @@ class OpenFiles:
                 raise btf.BtfRefused("the kernel's list of open files does not have our own")
 
 
-def _as_listed(device: DeviceNumber) -> tuple[str, int]:
-    """With its number as the kernel has it."""
+def as_listed(device: DeviceNumber) -> tuple[str, int]:
+    """Its kind, and its number as the kernel has it."""
     return device.kind, os.major(device.number) << 20 | os.minor(device.number)
 
 
@@ -112,8 +106,8 @@ def _program(offsets: dict[str, int]) -> bytes:
         instruction(op.LDX_DW, inode, file, offset=offsets["file.f_inode"]),
         instruction(op.LDX_H, r1, inode, offset=offsets["inode.i_mode"]),
         instruction(op.STX_W, frame, r1, offset=-4),
-        instruction(op.AND_IMM, r1, value=_BOTH),
-        (op.JNE_IMM, r1, _DEVICE),
+        instruction(op.AND_IMM, r1, value=BOTH),
+        (op.JNE_IMM, r1, DEVICE),
         instruction(op.LDX_W, r1, inode, offset=offsets["inode.i_rdev"]),
         instruction(op.STX_W, frame, r1, offset=-16),
         instruction(op.LDX_W, r1, task, offset=offsets["task_struct.tgid"]),
@@ -124,8 +118,8 @@ def _program(offsets: dict[str, int]) -> bytes:
         instruction(op.LDX_DW, r1, r1, offset=0),
         instruction(op.MOV, r2, frame),
         instruction(op.ADD_IMM, r2, value=-16),
-        instruction(op.MOV_IMM, r3, value=_ENTRY.size),
-        instruction(op.CALL, value=_SEQ_WRITE),
+        instruction(op.MOV_IMM, r3, value=ENTRY.size),
+        instruction(op.CALL, value=SEQ_WRITE),
         instruction(op.MOV_IMM, r0, value=0),
         instruction(op.EXIT),
     ]

@@ -8,6 +8,8 @@ attempt to have the device alone, which a child makes, since a disk may not answ
 import os
 from collections.abc import Collection, Iterable, Sequence
 
+import msgspec
+
 from xce.linux import blockdevice, holders, proc
 from xce.linux.cgroup import Cgroup
 from xce.linux.openfiles import DeviceNumber
@@ -16,6 +18,7 @@ from xce.prepare.mounts import ask
 from xce.prepare.step import ERRAND_S, At, StepFailed, Wait
 
 _BUSY_S = 0.5
+_AGAIN_S, _LOOKS = 0.02, 10
 SYSTEM_UIDS = 1000
 """Below it are root and the accounts of services (login.defs(5), SYS_UID_MAX)."""
 
@@ -31,6 +34,9 @@ def refuse_used(found: Sequence[Resolved], daemons: Sequence[str], group: Cgroup
         raise StepFailed(
             f"a device is in use already: {listed(users)}; if it may, name it in the profile's daemons"
         )
+    mapped, _ = at.node.users.mapped(files)
+    if users := [user for user in mapped if user.pid not in inside]:
+        raise StepFailed(f"a device is in use already: {listed(users)}")
     used = {} if inside else _used_by_kernel(files, at)
     if isinstance(used, Wait):
         return used
@@ -47,10 +53,33 @@ def still_used(
     files = {device: file for device, file in _exclusive(found).items() if device not in others}
     if users := _users(files, daemons, at):
         return _blocked(listed(users), found, files)
+    if waiting := _still_mapped(found, files, daemons, at):
+        return waiting
     used = _used_by_kernel(files, at)
     if isinstance(used, Wait):
         return used
     return _blocked(_words(used), found, used) if used else None
+
+
+class _Progress(msgspec.Struct):
+    """Kept while a binding is taken back."""
+
+    looks: int = 0
+    """That did not see all mappings."""
+
+
+def _still_mapped(
+    found: Sequence[Resolved], files: Collection[DeviceNumber], daemons: Sequence[str], at: At
+) -> Wait | None:
+    """Of a process whose mappings cannot be seen for long nothing is known: it may hang for other reasons."""
+    mapped, unseen = at.node.users.mapped(files) if files else ([], [])
+    if users := [user for user in mapped if not is_allowed(user, daemons)]:
+        return _blocked(listed(users), found, files)
+    held = at.kept(_Progress)
+    held.looks = held.looks + 1 if unseen else 0
+    if unseen and held.looks < _LOOKS:
+        return Wait(_AGAIN_S, f"looking who has it mapped: {listed(unseen)}")
+    return None
 
 
 def _blocked(words: str, found: Sequence[Resolved], devices: Iterable[DeviceNumber]) -> Wait:

@@ -16,7 +16,7 @@ from xce.linux.openfiles import DeviceNumber
 pytestmark = pytest.mark.root
 
 FULL = DeviceNumber("c", os.makedev(1, 7))
-_WAIT = "import sys; {}; print('there', flush=True); sys.stdin.read()"
+_WAIT = "import sys\n{}\nprint('there', flush=True); sys.stdin.read()"
 
 
 class Sitter:

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from tests.linux.test_holders import Sitter
+from tests.linux.test_mappings import MAPPED
 from tests.prepare.world import World
+from xce.linux import holders, mappings
 from xce.model.claim import Ask, BindingState
 from xce.model.instance import Instance
 
@@ -57,6 +59,17 @@ def opened(disk: str, _: Path) -> Iterator[str]:
     sitter = Sitter(f"f = open({disk!r})")
     try:
         yield f"pid {sitter.process.pid} (python): fd 3 on block {number(disk)}"
+    finally:
+        sitter.leave()
+
+
+@contextlib.contextmanager
+def in_memory(disk: str, _: Path) -> Iterator[str]:
+    if mappings.find() is None:
+        pytest.skip("this kernel does not list mappings without waiting")
+    sitter = Sitter(MAPPED.format(path=disk))
+    try:
+        yield f"pid {sitter.process.pid} (python): mapping of block {number(disk)}"
     finally:
         sitter.leave()
 
@@ -121,7 +134,9 @@ def number(path: str) -> str:
     return f"{os.major(rdev)}:{os.minor(rdev)}"
 
 
-@pytest.mark.parametrize("use", [opened, mounted, mounted_elsewhere, below_another_loop, swap, mapped])
+@pytest.mark.parametrize(
+    "use", [opened, in_memory, mounted, mounted_elsewhere, below_another_loop, swap, mapped]
+)
 def test_a_block_device_that_is_used_is_neither_given_away_nor_given_back(
     world: World, disk: str, tmp_path: Path, use: Use
 ) -> None:
@@ -137,3 +152,19 @@ def test_a_block_device_that_is_used_is_neither_given_away_nor_given_back(
         assert words in held.note
         world.until(lambda: world.report(report.binding).quarantine.keys() == {"card-disk"})
     world.until(lambda: world.report(report.binding).state is BindingState.RELEASED)
+
+
+def test_a_process_that_never_lets_its_mappings_be_seen_does_not_keep_a_release(
+    world: World, disk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hangs in a file system that does not answer, for example, and holds their lock."""
+    looks = []
+
+    def unseen(*_: object) -> tuple[list[holders.Holder], list[holders.Holder]]:
+        looks.append(1)
+        return [], [holders.Holder(7, "cp", 1, "mappings that are being changed")]
+
+    report = world.bind(Ask(), cards=["disk"])
+    monkeypatch.setattr(world.node.users, "mapped", unseen)
+    assert world.release(report.binding).state is BindingState.RELEASED
+    assert len(looks) >= 10, "it was looked at again"
