@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from xce.broker import arrived
 from xce.broker.session import (
     BrokerError,
     BrokerRefused,
@@ -208,7 +209,7 @@ class Line:
 
     def _take(self, frame: bytes) -> None:
         try:
-            message = codec.decode_from_broker(frame)
+            message = arrived.decode(frame)
         except codec.CodecError:
             self.rubbish += 1
             return

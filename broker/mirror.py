@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from xce.broker import arrived
 from xce.model.instance import Inventory, reference
 from xce.model.message import (
     BindingView,
@@ -46,6 +47,7 @@ class Mirror:
         """Of the snapshot; deltas do not change it."""
         self.types: dict[str, ResourceType] = {kind.name: kind for kind in begin.types}
         self.locations: dict[str, LocationView] = {}
+        """To be read; to be encoded as JSON by way of `whole`."""
         self.claims: dict[str, ClaimView] = {}
         self.bindings: dict[str, BindingView] = {}
         """Of all claims; a binding names its claim."""
@@ -112,6 +114,10 @@ class Mirror:
         if body is None or ref is None or ref.digest != digest:
             return body
         return msgspec.structs.replace(body, generation=ref.generation, complete=ref.complete)
+
+    def whole(self) -> dict[str, LocationView]:
+        """All locations with nothing left undecoded (`arrived`): what can be encoded."""
+        return {key: arrived.whole(view) for key, view in self.locations.items()}
 
     def bodies(self) -> Mapping[tuple[str, str], tuple[str, Inventory]]:
         """All bodies held, by location and reporter, each with its digest."""

@@ -7,9 +7,9 @@ everything else a MessagePack document. Whatever the bytes are, decoding gives a
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -57,8 +57,6 @@ _plain_tick = msgspec.msgpack.Decoder(PlainReport | Heartbeat).decode
 _tick = msgspec.msgpack.Decoder(Tick).decode
 _to_broker = msgspec.msgpack.Decoder(ToBroker).decode
 _to_broker_json = msgspec.json.Decoder(ToBroker).decode
-_from_broker = msgspec.msgpack.Decoder(FromBroker).decode
-_from_broker_json = msgspec.json.Decoder(FromBroker).decode
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
 
@@ -141,13 +139,18 @@ def _any_for_broker(data: bytes) -> Tick | ToBroker:
         raise CodecError(str(error) or type(error).__name__) from error
 
 
-def decode_from_broker(data: bytes) -> FromBroker:
-    """What the broker says to a peer, in either encoding; raises `CodecError`."""
-    with without_collector() if len(data) > LARGE else _NOTHING:
-        try:
-            return _from_broker_json(data) if data[:1] == b"{" else _from_broker(data)
-        except _REFUSALS as error:
-            raise CodecError(str(error) or type(error).__name__) from error
+def reader_of(kind: Any) -> Callable[[bytes], Any]:
+    """A function that decodes documents of this type in either encoding, and raises `CodecError`."""
+    packed, text = msgspec.msgpack.Decoder(kind).decode, msgspec.json.Decoder(kind).decode
+
+    def decode(data: bytes) -> Any:
+        with without_collector() if len(data) > LARGE else _NOTHING:
+            try:
+                return text(data) if data[:1] == b"{" else packed(data)
+            except _REFUSALS as error:
+                raise CodecError(str(error) or type(error).__name__) from error
+
+    return decode
 
 
 @contextmanager
@@ -160,3 +163,7 @@ def without_collector() -> Iterator[None]:
     finally:
         if collecting:
             gc.enable()
+
+
+decode_from_broker: Callable[[bytes], FromBroker] = reader_of(FromBroker)
+"""What the broker says to a peer; raises `CodecError`."""

@@ -75,7 +75,9 @@ class Consumer:
     def _fetch(self) -> Said:
         """Take snapshots, and compare them with the mirror."""
         times = []
+        snapshot: object = None
         for _ in range(_SNAPSHOTS):
+            del snapshot  # to forget the one before is no part of the next
             start = time.monotonic()
             snapshot = self._follower.snapshot()
             times.append((time.monotonic() - start) * 1e3)

@@ -55,7 +55,7 @@ def _body(options: argparse.Namespace) -> int:
                 "taken_at": mirror.taken_at,
                 "quality": quality,
                 "types": list(mirror.types.values()),
-                "locations": mirror.locations,
+                "locations": mirror.whole(),
                 **({"inventories": bodies} if options.inventories else {}),
             }
         )

@@ -89,7 +89,7 @@ class _Json:
                     "position": mirror.position,
                     "revision": mirror.revision,
                     "broker_ms": mirror.broker_ms,
-                    "locations": mirror.locations,
+                    "locations": mirror.whole(),
                     "claims": mirror.claims,
                     "bindings": mirror.bindings,
                 }

@@ -20,6 +20,10 @@ from xce.model.message import BindingView, ClaimView, LocationView, SnapshotBegi
 
 PART = 500
 """Locations in a part, and the most that are encoded in one turn: about a millisecond."""
+FIRST = 100
+"""Locations in the first part. Each has twice as many as the one before, up to `PART`: whoever asked decodes
+one while the next is on its way.
+"""
 
 _encode = msgspec.msgpack.Encoder().encode
 _encode_json = msgspec.json.Encoder().encode
@@ -39,7 +43,7 @@ class Job:
         if place in self._waiting and place not in self._kept:
             self._kept[place] = self._entry(place)
 
-    def part(self, count: int = PART) -> list[bytes | None]:
+    def part(self, count: int) -> list[bytes | None]:
         """The next locations as they were at the begin; None for one that cannot be encoded."""
         places = list(islice(self._left, count))
         self._waiting.difference_update(places)
@@ -66,6 +70,17 @@ class _Locations(msgspec.Struct, kw_only=True, tag="snapshot.part", tag_field="t
     locations: dict[str, LocationView] = msgspec.field(default_factory=dict)
 
 
+def sizes_of(count: int) -> list[int]:
+    """How many locations each part of a snapshot has."""
+    sizes: list[int] = []
+    size = min(FIRST, PART)
+    while count > 0:
+        sizes.append(min(size, count))
+        count -= size
+        size = min(2 * size, PART)
+    return sizes
+
+
 def part_of(request_id: str, number: int, entries: list[bytes], *, json: bool) -> bytes:
     """A `SnapshotPart` of locations that are encoded already."""
     empty = _Locations(id=request_id, part=number)
@@ -82,9 +97,10 @@ class _Sending:
     """A job that goes to a peer, and the claims that come after it."""
 
     def __init__(
-        self, peer: Peer, request_id: str, job: Job, parts: int, claims: Sequence[SnapshotPart]
+        self, peer: Peer, request_id: str, job: Job, sizes: Sequence[int], claims: Sequence[SnapshotPart]
     ) -> None:
-        self.peer, self.id, self.job, self.parts, self.claims = peer, request_id, job, parts, list(claims)
+        self.peer, self.id, self.job, self.sizes, self.claims = peer, request_id, job, sizes, list(claims)
+        self.parts = len(sizes) + len(self.claims)
         self.sent = 0
 
 
@@ -125,10 +141,10 @@ class Snapshots:
     ) -> Effect:
         """Start sending; `begin.parts` is filled in. `encode` makes views that are not the usual ones."""
         of_claims = list(_claim_parts(begin.id, claims, bindings))
-        parts = (len(places) + PART - 1) // PART + len(of_claims)
         job = self._job(places, encode, json=peer.json)
-        self._sending.append(_Sending(peer, begin.id, job, parts, of_claims))
-        return Send(peer, msgspec.structs.replace(begin, parts=parts))
+        sending = _Sending(peer, begin.id, job, sizes_of(len(places)), of_claims)
+        self._sending.append(sending)
+        return Send(peer, msgspec.structs.replace(begin, parts=sending.parts))
 
     def gone(self, peer: Peer) -> None:
         """A peer is gone: its snapshots end."""
@@ -151,10 +167,10 @@ class Snapshots:
     def _part(self, sending: _Sending) -> bytes:
         """The next part: locations first, then claims and bindings."""
         json = sending.job.json
-        if sending.parts - sending.sent <= len(sending.claims):
+        if sending.sent >= len(sending.sizes):
             part = msgspec.structs.replace(sending.claims.pop(0), part=sending.sent)
             return _encode_json(part) if json else _encode(part)
-        found = sending.job.part()
+        found = sending.job.part(sending.sizes[sending.sent])
         entries = [entry for entry in found if entry is not None]
         self.left_out += len(found) - len(entries)
         return part_of(sending.id, sending.sent, entries, json=json)

@@ -42,8 +42,15 @@ def same(mirror: Mirror, snapshot: Mirror) -> None:
 # --------------------------------------------------------------------------------------------- snapshots
 
 
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [(0, []), (1, [1]), (100, [100]), (500, [100, 200, 200]), (1301, [100, 200, 400, 500, 101])],
+)
+def test_parts_of_a_snapshot_grow_up_to_a_bound(count: int, sizes: list[int]) -> None:
+    assert snapshots.sizes_of(count) == sizes
+
+
 def test_a_snapshot_shows_one_instant_although_it_takes_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots.Job.part, "__defaults__", (3,))
     monkeypatch.setattr(snapshots, "PART", 3)
     names: dict[str, list[str]] = {f"n{number:02}": [] for number in range(20)}
     world = World(files=site(groups_of=names))

@@ -1,0 +1,88 @@
+"""Snapshots as a client takes them: what only people look at stays bytes until somebody looks.
+
+States of reporters, and what is known about a location, are half of a snapshot's objects, and whoever places
+jobs reads none of them. Until they are read they cost no time, and less memory than what they say. Everything
+else is decoded at once. msgspec writes such bytes as they are, so that a view has to be made `whole` before
+it is written as JSON.
+"""
+
+from typing import Any, Union
+
+import msgspec
+
+from xce.model.message import FromBroker, LocationView, ReporterState, SnapshotPart
+from xce.wire import codec
+
+_NOTHING = msgspec.Raw(b"\x80")
+"""An empty map in MessagePack."""
+_BRACE = b"{"
+
+
+class _Undecoded(LocationView, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The same fields, two of which are left as they came."""
+
+    reporters: msgspec.Raw = _NOTHING  # type: ignore[assignment]
+    about: msgspec.Raw = _NOTHING  # type: ignore[assignment]
+
+
+class ArrivedView(_Undecoded, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A `LocationView` for all who read it. To be encoded it is made `whole`."""
+
+    @property  # type: ignore[misc]
+    def reporters(self) -> dict[str, ReporterState]:  # type: ignore[override]
+        """States of the reporters, decoded when they are read first."""
+        held = _reporters.__get__(self)
+        if held.__class__ is msgspec.Raw:
+            held = _decoded(held, dict[str, ReporterState])
+            _reporters.__set__(self, held)
+        return held  # type: ignore[no-any-return]
+
+    @property  # type: ignore[misc]
+    def about(self) -> dict[str, str]:  # type: ignore[override]
+        """What is known about the location, decoded when it is read first."""
+        held = _about.__get__(self)
+        if held.__class__ is msgspec.Raw:
+            held = _decoded(held, dict[str, str])
+            _about.__set__(self, held)
+        return held  # type: ignore[no-any-return]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LocationView):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__struct_fields__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(whole(self))
+
+
+_reporters: Any = vars(LocationView)["reporters"]
+_about: Any = vars(LocationView)["about"]
+"""The places of the two fields, which `ArrivedView` hides."""
+
+
+class _ArrivedPart(SnapshotPart, frozen=True, kw_only=True, tag="snapshot.part"):
+    locations: dict[str, ArrivedView] = {}  # type: ignore[assignment]
+
+
+decode = codec.reader_of(
+    Union[tuple(_ArrivedPart if kind is SnapshotPart else kind for kind in FromBroker.__args__)]  # noqa: UP007
+)
+"""What the broker says to a client, in either encoding; raises `CodecError`."""
+
+
+def whole(view: LocationView) -> LocationView:
+    """The same with nothing left undecoded."""
+    if isinstance(view, ArrivedView):
+        return LocationView(**{name: getattr(view, name) for name in view.__struct_fields__})
+    return view
+
+
+def _decoded(raw: msgspec.Raw, kind: Any) -> Any:
+    """What these bytes of a map say; raises `CodecError`."""
+    read = msgspec.json.decode if memoryview(raw)[:1] == _BRACE else msgspec.msgpack.decode
+    try:
+        return read(raw, type=kind)
+    except msgspec.MsgspecError as error:
+        raise codec.CodecError(f"cannot read a part of a location: {error}") from error
