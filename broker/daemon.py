@@ -23,12 +23,13 @@ import msgspec
 
 from xce.broker.audit import Audit
 from xce.broker.background import Background
+from xce.broker.commits import answered
 from xce.broker.core.ledger import Ledger
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
 from xce.broker.keeping import Keeper
 from xce.broker.logs import log, log_to_stderr
-from xce.broker.server import Server, answered
+from xce.broker.server import Server
 from xce.broker.store import Loaded, StoreError
 from xce.broker.store.sqlite import SqliteStore
 from xce.model import VERSION

@@ -1,10 +1,14 @@
 """The broker's loop: sockets and the store on one side, the pure core on the other. No decisions.
 
-A turn takes in what is there (at most 512 messages), lets the core publish once, hands all facts of the turn
-to the store as one batch, and sleeps until something comes. When messages come thick, it rests a few
-milliseconds between turns without looking at them: each wake-up costs more than a message does. Answers of
-the store end a rest. When they come so thick that a turn's work is rest enough, it does not rest: a sender
-that waits for what it sent to be seen would wait for nothing.
+A turn takes in what is there (at most 512 messages), hands all facts of the turn to the store as one batch,
+lets the core publish once, and sleeps until something comes. When messages come thick, it rests a few
+milliseconds between turns without looking at them: each wake-up costs more than a message does. Orders are
+not made to wait for that. When messages come so thick that a turn's work is rest enough, it does not rest: a
+sender that waits for what it sent to be seen would wait for nothing.
+
+Who gives an order waits for the disk and for us; who follows does not wait. So while nothing comes but
+orders, and what the store says to them, publishing is put off a moment, until somebody asks something or that
+moment is over.
 
 An exception out of the core is a bug. It costs the message that caused it, is counted and told, and ends
 nothing.
@@ -19,15 +23,14 @@ from typing import Protocol
 import msgspec
 
 from xce.broker.audit import Audit as AuditLog
+from xce.broker.commits import Commits
 from xce.broker.copies import Copies
 from xce.broker.core.effect import Audit, Backup, CutOff, Effect, Note, Persist, Send, SendBytes
-from xce.broker.core.journal import done_of
-from xce.broker.core.ledger import Answered
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
 from xce.broker.logs import log
-from xce.broker.store import Batch, Store, StoreError
-from xce.model.message import Done
+from xce.broker.store import Store, StoreError
+from xce.model.message import Order
 from xce.wire import codec
 from xce.wire.codec import PlainReport
 from xce.wire.router import TURN, Router, Sent, Stranger
@@ -36,6 +39,8 @@ from xce.wire.zap import Authenticator
 REST_MS = 5
 BUSY_PER_S, CROWDED_PER_S = 200, 30_000
 """Messages per second between which the loop rests between turns."""
+PUT_OFF_MS = 1
+"""So long followers wait for what has become durable, while callers are served."""
 PACE_S = 0.05
 """Over which the rate is measured."""
 CUT_AFTER_S = 0.5
@@ -43,8 +48,7 @@ CUT_AFTER_S = 0.5
 FREEZE_AFTER = 1000
 """Hosts that were synced anew after which what is held counts as there to stay."""
 START_S = 60.0
-COMMIT_MS = (1, 3, 10, 30, 100, 300, 1000)
-"""Bounds of the histogram of the store's latency."""
+_ORDERS = frozenset(Order.__args__)
 
 
 class Chores(Protocol):
@@ -74,17 +78,16 @@ class Server:
         self.broker, self.store, self.audit, self.clock = broker, store, audit, clock
         self.router: Router[Peer] | None = None
         self.zap: Authenticator | None = None
-        self._persists: list[Persist] = []
-        """Of this turn."""
         self._ended: list[Peer] = []
         """Peers whose connection has ended, and the core does not know yet."""
         self._cuts: list[tuple[float, Peer]] = []
         self._encoded: tuple[msgspec.Struct, bool, bytes] | None = None
         """The document that was encoded last: news go to many peers."""
-        self._fault = ""
         self._bugs: set[str] = set()
         self._synced = self._crowded = 0
-        self._commits = _Commits()
+        self._commits = Commits(broker, store, self._guard)
+        self._owed_at = 0.0
+        """When followers hear at the latest of what has become durable; 0: they know of all."""
         self._copies = Copies(store)
         broker.questions.outside = self._counters
 
@@ -96,11 +99,11 @@ class Server:
         deadline = self.clock() + START_S
         poll = _poll(self.store.fileno())
         while len(self.broker.state.journal):
-            self._submit()
+            self._commits.submit()
             poll.poll(100)
-            self._stored()
-            if self._fault or self.clock() > deadline:
-                fault = self._fault or f"the disk did not answer within {START_S:g} s"
+            self._commits.take(self.clock())
+            if self._commits.fault or self.clock() > deadline:
+                fault = self._commits.fault or f"the disk did not answer within {START_S:g} s"
                 raise StoreError(f"cannot start: {fault}")
 
     def listen(self, router: Router[Peer], zap: Authenticator | None) -> None:
@@ -127,11 +130,11 @@ class Server:
         """Serve until a signal says stop."""
         router, zap = self.router, self.zap
         assert router is not None, "internal error: run before listen"
-        store, signals = self.store.fileno(), chores.fileno()
+        store, signals, messages = self.store.fileno(), chores.fileno(), router.fileno()
         attended = {router.monitor_fileno(), *([zap.fileno()] if zap else [])}
         resting, everything = (
             _poll(store, signals, *attended),
-            _poll(store, signals, *attended, router.fileno()),
+            _poll(store, signals, *attended, messages),
         )
         _settle_collector()
         pace, following, rest, go_on = _Pace(self.clock()), self.clock() + 1, False, True
@@ -143,31 +146,40 @@ class Server:
                 following = now + 1
                 self._second(now)
                 chores.second(now)
+            look = rest or unattended or self.broker.busy() or router.readable()
             if rest:
                 ready = resting.poll(REST_MS)
-            elif unattended or self.broker.busy() or router.readable():
+            elif look:
                 ready = everything.poll(0)
             else:
-                ready = everything.poll(max(1, int((following - now) * 1000)))
+                longest = PUT_OFF_MS if self._owed_at else max(1, int((following - now) * 1000))
+                ready = everything.poll(longest)
             told = {descriptor for descriptor, _ in ready}
             if unattended or not attended.isdisjoint(told):
                 unattended = self._attend(router)
             if store in told:
-                self._stored()  # first: who was answered is at work while others are served
-            taken = more = self._take(router)
-            while more > 1 and self._persists and taken < TURN:
+                # First: who was answered is at work while others are served.
+                self._commits.take(self.clock())
+                self._owed_at = self._owed_at or self.clock() + PUT_OFF_MS / 1000
+            taken = more = self._take(router) if look or messages in told else 0
+            while more > 1 and self._commits.waiting and taken < TURN:
                 more = self._take(router)  # orders that came while others were judged share their sync
                 taken += more
-            self._turn()
-            fast = pace.fast(taken, self.clock()) and not self.broker.busy()
+            now = self.clock()
+            put_off = self._puts_off(taken, now, store_spoke=store in told)
+            if put_off:
+                self._commits.submit()
+            else:
+                self._turn()
+            fast = pace.fast(taken, now) and not self.broker.busy()
             # Who was answered comes back at once, and whoever finds nothing waits for something.
-            rest = fast and 0 < taken < TURN and store not in told
+            rest = fast and 0 < taken < TURN and not put_off
             if signals in told:
                 go_on = chores.signals()
 
     def finish(self) -> None:
         """Tell the store everything that is still here."""
-        self._submit()
+        self._commits.submit()
 
     # ------------------------------------------------------------------------------------------- turns
 
@@ -187,6 +199,8 @@ class Server:
                 if message.__class__ is PlainReport and take(peer, message, now):
                     continue
                 peer.json = data[0] == 0x7B
+                if self._owed_at and message.__class__ not in _ORDERS:
+                    self._publish()  # whoever asks sees what was answered before
                 effects = handle(peer, message, now)
             except codec.CodecError as error:
                 peer.json = codec.is_json(data)
@@ -198,14 +212,23 @@ class Server:
                 self.perform(effects)
         return len(messages)
 
+    def _puts_off(self, taken: int, now: float, *, store_spoke: bool) -> bool:
+        """Whether publishing waits: only orders came, which go to the disk, or answers from there."""
+        orders_alone = taken == len(self._commits.waiting) and not self._ended
+        return orders_alone and (taken > 0 or store_spoke) and (not self._owed_at or now < self._owed_at)
+
     def _turn(self) -> None:
         """The end of a turn: hand facts to the store, publish while it is at work, forget who is gone."""
-        self._submit()
-        self._guard(lambda: self.broker.turn(self.clock()))
+        self._commits.submit()
+        self._publish()
         while self._ended:
             peer = self._ended.pop()
             self._guard(lambda peer=peer: self.broker.gone(peer))  # type: ignore[misc]
-        self._submit()
+        self._commits.submit()
+
+    def _publish(self) -> None:
+        self._owed_at = 0.0
+        self._guard(lambda: self.broker.turn(self.clock()))
 
     def _second(self, now: float) -> None:
         self._guard(lambda: self.broker.second(now))
@@ -238,7 +261,7 @@ class Server:
         elif trouble.pop("room", ""):
             log.info("there is room for connections again")
 
-    def _guard(self, call: Callable[[], list[Effect]]) -> None:
+    def _guard(self, call: Callable[[], Iterable[Effect]]) -> None:
         try:
             self.perform(call())
         except Exception as error:  # noqa: BLE001 - see above
@@ -258,16 +281,16 @@ class Server:
         """Do what the core wants done."""
         for effect in effects:
             match effect:
-                case SendBytes():
-                    self._send(effect, effect.data)
                 case Send():
                     self._send(effect, self._bytes(effect))
+                case SendBytes():
+                    self._send(effect, effect.data)
                 case Persist():
-                    self._persists.append(effect)
-                case CutOff():
-                    self._cuts.append((self.clock() + CUT_AFTER_S, effect.peer))
+                    self._commits.waiting.append(effect)
                 case Audit():
                     self._audit(effect)
+                case CutOff():
+                    self._cuts.append((self.clock() + CUT_AFTER_S, effect.peer))
                 case Backup():
                     self._copies.begin(effect)
                 case Note():
@@ -297,57 +320,6 @@ class Server:
             address=effect.address,
         )
 
-    # ------------------------------------------------------------------------------------------- store
-
-    def _submit(self) -> None:
-        """All facts of the turn as one batch. While too many wait, they wait here: orders are bounded by the
-        core.
-        """
-        if not self._persists:
-            return
-        facts = [fact for persist in self._persists for fact in persist.facts]
-        answers = {
-            persist.answer.key: (
-                persist.answer.request,
-                codec.encode(done_of(persist.answer, "")),
-            )
-            for persist in self._persists
-            if persist.answer is not None
-        }
-        if self.store.submit(Batch(facts, answers), self._persists[-1].ticket):
-            self._persists.clear()
-
-    def _stored(self) -> None:
-        """What the store has to say."""
-        now = self.clock()
-        outcomes = self.store.completed()
-        failed = False
-        for outcome in outcomes:
-            if outcome.error is None:
-                self._commits.add(outcome.ms)
-                self._guard(lambda ticket=outcome.token: self.broker.committed(ticket, now))  # type: ignore[misc]
-            else:
-                failed = True
-        if failed:
-            self._lost(now)
-        if self.store.fault != self._fault:
-            self._fault = self.store.fault
-            self._guard(lambda: self.broker.fault(self._fault))
-
-    def _lost(self, now: float) -> None:
-        """The store failed with all that it had: what is on the disk all the same?"""
-        self._persists.clear()
-        revision = self.broker.state.journal.ledger.revision
-        try:
-            loaded = self.store.load()
-        except StoreError as error:
-            log.error("%s", error)
-            found, answers = [], []
-        else:
-            found = [fact for fact in loaded.facts if fact.revision > revision]
-            answers = [one for one in answered(loaded.answers) if one.revision > revision]
-        self._guard(lambda: self.broker.not_durable(found, answers, now))
-
     def _counters(self) -> dict[str, int]:
         counters = self._commits.counters()
         if self.router is not None:
@@ -356,27 +328,6 @@ class Server:
         if self.zap is not None:
             counters["refused.key"] = self.zap.refused.total()
         return counters
-
-
-class _Commits:
-    """How long the store takes: a histogram, as counters."""
-
-    def __init__(self) -> None:
-        self._us = 0
-        self._counts = dict.fromkeys(COMMIT_MS, 0)
-        self._total = 0
-
-    def add(self, ms: float) -> None:
-        """One batch was durable after so long."""
-        self._total += 1
-        self._us += int(ms * 1000)
-        for bound in COMMIT_MS:
-            self._counts[bound] += ms <= bound
-
-    def counters(self) -> dict[str, int]:
-        """How many, how long in all, and how many within each bound."""
-        within = {f"commits.within_{bound}_ms": count for bound, count in self._counts.items()}
-        return {"commits": self._total, "commits.us": self._us, **within}
 
 
 class _Pace:
@@ -411,19 +362,3 @@ def _settle_collector() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(10_000, 20, 1_000_000)
-
-
-def answered(answers: dict[str, tuple[str, bytes]]) -> list[Answered]:
-    """Remembered answers in the core's form, oldest first."""
-    found = []
-    for key, (request, data) in answers.items():
-        try:
-            answer = codec.decode_from_broker(data)
-        except (
-            codec.CodecError
-        ) as error:  # a memory, not a fact: the worst is that an order is carried out anew
-            log.warning("a remembered answer cannot be read and is left out: %s", error)
-            continue
-        if isinstance(answer, Done):
-            found.append(Answered(key, request, answer.revision, answer.made))
-    return found

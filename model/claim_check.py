@@ -47,7 +47,7 @@ def claim_problem(claim: Claim) -> str:
             return f"{field} {text[:TEXT]!r}: {problem}"
     if claim.retention_s is not None and not 0 <= claim.retention_s <= 3650 * 86400:
         return "retention_s: must be 0 to 3650 days"
-    if sum(len(key) + len(text) for key, text in claim.parameters.items()) > ENVIRONMENT_CHARS:
+    if claim.parameters and _characters(claim.parameters) > ENVIRONMENT_CHARS:
         return f"parameters: more than {ENVIRONMENT_CHARS} characters"
     if claim.form is ClaimForm.TEMPLATE and claim.reclaim is Reclaim.DELETE:
         return "reclaim: only a standalone claim has data to delete; a template's end with its job"
@@ -56,14 +56,14 @@ def claim_problem(claim: Claim) -> str:
 
 def ask_problem(ask: Ask) -> str:
     """'' if what is asked for makes sense, otherwise what is wrong, with the field."""
-    problem = (
-        _list_problem("instances", ask.instances, _instances_problem)
-        or _list_problem("mounts", ask.mounts, _mount_problem)
-        or _list_problem("ports", ask.ports, _ports_problem)
-        or _list_problem("shared", ask.shared, _shared_problem)
+    problem = (  # most claims ask for a few of these
+        (ask.instances and _list_problem("instances", ask.instances, _instances_problem))
+        or (ask.mounts and _list_problem("mounts", ask.mounts, _mount_problem))
+        or (ask.ports and _list_problem("ports", ask.ports, _ports_problem))
+        or (ask.shared and _list_problem("shared", ask.shared, _shared_problem))
         or _repeated("mounts", ask.mounts)
         or _repeated("ports", ask.ports)
-        or _environment_problem(ask.environment)
+        or (ask.environment and _environment_problem(ask.environment))
     )
     if problem:
         return problem
@@ -76,9 +76,9 @@ def ask_problem(ask: Ask) -> str:
 def _list_problem(field: str, entries: Sequence[T], problem_of: Callable[[T], str]) -> str:
     if len(entries) > ITEMS:
         return f"ask.{field}: at most {ITEMS}"
-    for place, entry in enumerate(entries):
+    for entry in entries:
         if problem := problem_of(entry):
-            return f"ask.{field}[{place}].{problem}"
+            return f"ask.{field}[{entries.index(entry)}].{problem}"
     return ""
 
 
@@ -103,7 +103,9 @@ def _mount_problem(mount: MountAsk) -> str:
         return f"name {mount.name[:TEXT]!r}: {problem}"
     if problem := name_problem(mount.source):
         return f"source {mount.source[:TEXT]!r}: {problem}"
-    parts = mount.subdirectory.split("/") if mount.subdirectory else []
+    if not mount.subdirectory:
+        return ""
+    parts = mount.subdirectory.split("/")
     if len(mount.subdirectory) > 4096 or any(
         part in {"", ".", ".."} or not part.isprintable() for part in parts
     ):
@@ -147,9 +149,14 @@ def _environment_problem(environment: dict[str, str]) -> str:
             return f"ask.environment: {name[:TEXT]!r} cannot name a variable"
         if "\0" in text or "\n" in text:
             return f"ask.environment.{name}: may not have a zero byte or a line end"
-    if sum(len(name) + len(text) for name, text in environment.items()) > ENVIRONMENT_CHARS:
+    if _characters(environment) > ENVIRONMENT_CHARS:
         return f"ask.environment: more than {ENVIRONMENT_CHARS} characters"
     return ""
+
+
+def _characters(texts: dict[str, str]) -> int:
+    """Of all names and texts."""
+    return sum(map(len, texts)) + sum(map(len, texts.values()))
 
 
 def consumer_problem(consumer: Consumer) -> str:

@@ -113,7 +113,7 @@ def encode_json(document: msgspec.Struct) -> bytes:
 
 def decode_for_broker(data: bytes) -> Tick | ToBroker:
     """What a peer says to the broker; raises `CodecError`."""
-    if len(data) <= TICK_BYTES:
+    if data and data[0] in _ARRAYS and len(data) <= TICK_BYTES:
         try:
             return _plain_tick(data)
         except _REFUSALS:

@@ -240,7 +240,7 @@ def _force(order: m.BindingForce, caller: Caller, now: Situation) -> list[facts.
         facts.InstanceQuarantined(
             host=binding.host,
             quarantine=Quarantine(
-                instance=chosen, reason=reason, by=caller.title, binding=binding.id, since=now.wall
+                instance=chosen, reason=reason, by=caller.title, binding=binding.id, since=now.wall()
             ),
         )
         for chosen in binding.instances
@@ -266,7 +266,7 @@ def _quarantine(order: m.QuarantineSet, caller: Caller, now: Situation) -> list[
         reason=order.reason,
         by=caller.title,
         binding=before.binding if before else "",
-        since=now.wall,
+        since=now.wall(),
     )
     return [facts.InstanceQuarantined(host=order.host, quarantine=kept)]
 

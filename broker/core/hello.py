@@ -193,7 +193,8 @@ class Hellos:
         self.state.out.append(self.state.journal.persist([joined], by=peer.title))
 
     def _enter(self, peer: Peer, role: Role, name: str) -> None:
-        peer.role, peer.name, peer.allowed = role, name, access.ALLOWED[role]
+        peer.be(role, name)
+        peer.allowed = access.ALLOWED[role]
 
     def _where(self, peer: Peer, hello: m.Hello) -> str:
         return " ".join(filter(None, (hello.address, f"at {peer.address}")))

@@ -107,6 +107,16 @@ class Journal:
             return []
         return [Send(peer, done_of(answer, op_id))]
 
+    def answers(self, ticket: int) -> list[Effect]:
+        """What follows for the callers of everything up to `ticket`, which is durable; once."""
+        effects: list[Effect] = []
+        for number, waiting in self._waiting.items():
+            if number > ticket:
+                break
+            effects += waiting.done
+            waiting.done = []
+        return effects
+
     def committed(self, ticket: int) -> tuple[list[Fact], list[Effect]]:
         """Everything up to `ticket` is durable: the facts, now in the ledger, and what follows."""
         facts: list[Fact] = []

@@ -73,7 +73,7 @@ def _key_add(order: m.KeyAdd, _caller: Caller, now: Situation) -> list[facts.Cha
             return []
     until = ""
     if order.lifetime_s:
-        until = (datetime.fromisoformat(now.wall) + timedelta(seconds=order.lifetime_s)).isoformat()
+        until = (datetime.fromisoformat(now.wall()) + timedelta(seconds=order.lifetime_s)).isoformat()
     return [
         facts.KeyAdded(
             name=order.name,
@@ -119,7 +119,7 @@ def _key_revoke(order: m.KeyRevoke, _caller: Caller, now: Situation) -> list[fac
 def _join(order: m.Join, caller: Caller, now: Situation) -> list[facts.Change]:
     what = f"join as {order.name}"
     token = _own(caller, now, what)
-    if now.wall > token.until:
+    if now.wall() > token.until:
         raise Refusal(
             "forbidden",
             f"cannot {what}: the token {token.name} was good until {token.until}",

@@ -128,14 +128,15 @@ class Broker:
         self.state.peers[peer] = None
         if not peer.key:
             # Whoever may open the local socket may do everything.
-            peer.role, peer.name = Role.ADMIN, "root" if peer.uid == 0 else f"uid{peer.uid}"
+            peer.be(Role.ADMIN, "root" if peer.uid == 0 else f"uid{peer.uid}")
         else:
             record = self.state.journal.ledger.good_key(peer.key)
             if record is None or record.role not in set(Role):
                 self.state.refuse(peer, "role", "this key is not known any more", retry_s=60)
                 self.state.cut(peer)
                 return self._effects()
-            peer.role, peer.name = Role(record.role), record.name
+            peer.be(Role(record.role), record.name)
+        assert peer.role is not None, "internal error: a peer without a role"
         needs_hello = bool(peer.key) and peer.role in access.NEEDS_HELLO
         peer.allowed = access.UNTIL_HELLO if needs_hello else access.ALLOWED[peer.role]
         return self._effects()
@@ -284,7 +285,7 @@ class Broker:
                 raise Refusal(
                     "busy", f"{WAITING} orders wait for the broker's disk already", "ask again later"
                 )
-            changes = decide(order, Caller(peer.role, peer.name, peer.key), self._situation())
+            changes = decide(order, Caller(peer.role, peer.name, by, peer.key), self._situation())
             made = made_by(changes)
         except Refusal as refusal:
             self._refused(peer, order, refusal)
@@ -331,7 +332,7 @@ class Broker:
             types=state.types.all,
             present=state.supply.locations,
             own_key=self.own_key,
-            wall=state.wall(),
+            wall=state.wall,
             hosts=state.supply.hosts,
             settled=self.claims.settled,
             inventory=self.claims.inventory,
@@ -377,6 +378,10 @@ class Broker:
             self.state.out.append(self.state.journal.persist(new))
         return self._effects()
 
+    def answers(self, ticket: int) -> list[Effect]:
+        """Everything up to a ticket is durable: what the callers hear. `committed` has to follow at once."""
+        return self.state.journal.answers(ticket)
+
     def committed(self, ticket: int, now: float) -> list[Effect]:
         """Everything up to a ticket is durable."""
         news, effects = self.state.journal.committed(ticket)
@@ -400,7 +405,7 @@ class Broker:
         return self._effects()
 
     def _show(self, news: Sequence[Fact], now: float) -> None:
-        if any(isinstance(fact.change, facts.TypeAdmitted) for fact in news):
+        if any(fact.change.__class__ is facts.TypeAdmitted for fact in news):
             self.sitemap.types_admitted(now)
         for fact in news:
             if isinstance(fact.change, facts.ClaimChange):

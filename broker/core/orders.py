@@ -175,7 +175,7 @@ def _hold_add(order: m.HoldAdd, caller: Caller, now: Situation) -> list[facts.Ch
     before = now.ledger.holds.get(key, {}).get(owner)
     if before is not None and (before.reason, before.ends) == (order.reason, ends):
         return []
-    hold = Hold(owner=owner, reason=order.reason, ends=ends, since=now.wall)
+    hold = Hold(owner=owner, reason=order.reason, ends=ends, since=now.wall())
     return [facts.HoldAdded(location=key, hold=hold)]
 
 

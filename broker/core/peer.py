@@ -30,6 +30,7 @@ class Peer:
         "scolded",
         "sequence",
         "since",
+        "title",
         "told_key",
         "uid",
         "watches",
@@ -44,6 +45,8 @@ class Peer:
         """Its last message was JSON: answer in kind."""
         self.role: Role | None = None
         self.name = ""
+        self.title = "nobody:"
+        """`ROLE:NAME`, as it owns holds and stands in the audit."""
         self.allowed: frozenset[type] = NOTHING
         """Classes of messages that its role may send now."""
         self.host: Host | None = None
@@ -61,7 +64,6 @@ class Peer:
         self.watches: dict[str, Watch] = {}
         self.cut = False
 
-    @property
-    def title(self) -> str:
-        """`ROLE:NAME`, as it owns holds and stands in the audit."""
-        return f"{self.role.value if self.role else 'nobody'}:{self.name}"
+    def be(self, role: Role, name: str) -> None:
+        """From now on it is known as this."""
+        self.role, self.name, self.title = role, name, f"{role.value}:{name}"

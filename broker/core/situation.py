@@ -28,13 +28,10 @@ class Caller(msgspec.Struct, frozen=True):
 
     role: Role
     name: str
+    title: str
+    """`ROLE:NAME`."""
     key: str = ""
     """Public key of its connection; '' on the local socket."""
-
-    @property
-    def title(self) -> str:
-        """`ROLE:NAME`."""
-        return f"{self.role.value}:{self.name}"
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +44,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Keys of all locations in the map."""
     own_key: str
     """The broker's own public key."""
-    wall: str
+    wall: Callable[[], str]
     """Wall time, for showing."""
     hosts: Mapping[str, Host]
     settled: Callable[[str], bool]

@@ -5,8 +5,8 @@ import pytest
 
 from tests.broker.nodes import Node, claimed, place
 from tests.broker.world import Agent, World
+from xce.broker.commits import answered
 from xce.broker.core import intake, links, strays
-from xce.broker.server import answered
 from xce.model import message as m
 from xce.model.claim import Ask, BindingState, Chosen, Claim, PortsAsk
 from xce.model.fact import TypeAdmitted

@@ -1,5 +1,7 @@
 """The loop, in a thread of the test: what it does when something inside or around it goes wrong."""
 
+import contextlib
+import itertools
 import os
 import threading
 import time
@@ -20,6 +22,7 @@ from xce.broker.server import Server
 from xce.broker.store import Batch
 from xce.broker.store.sqlite import SqliteStore
 from xce.model import message as m
+from xce.model.claim import Claim, ClaimForm
 from xce.model.configuration import BrokerFile
 from xce.wire import codec
 from xce.wire.router import Router
@@ -151,7 +154,9 @@ def test_facts_are_with_the_store_before_anything_is_published(tmp_path: Path) -
 
         running.broker.turn, running.broker.handle = turned, handled  # type: ignore[method-assign]
         assert isinstance(running.ask(m.HostAdd(id="1", host="n1")), m.Done)
-        judged = seen.index("judged")
+        judged, deadline = seen.index("judged"), time.monotonic() + 10
+        while len(seen) < judged + 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert seen[judged : judged + 3] == ["judged", "submitted", "published"]
     finally:
         running.close()
@@ -220,3 +225,56 @@ def test_a_peer_that_is_cut_hears_why_before_its_connection_ends(running: Runnin
     monitor.close()
     for socket in (agent, rival):
         socket.close()
+
+
+def claim(name: str) -> m.ClaimCreate:
+    return m.ClaimCreate(id=f"make-{name}", claim=Claim(id=name, form=ClaimForm.STANDALONE))
+
+
+def test_whoever_asks_sees_what_was_answered_before(running: Running) -> None:
+    """Also when the question comes in the moment for which followers are put off."""
+    for number in range(50):
+        assert isinstance(running.ask(claim(f"c{number}")), m.Done)
+        claims = running.ask(m.ClaimsRequest(id=f"q{number}", claim=f"c{number}"))
+        assert isinstance(claims, m.Claims)
+        assert list(claims.claims) == [f"c{number}"]
+
+
+def test_followers_hear_of_it_soon_after_the_caller_although_nothing_else_comes(running: Running) -> None:
+    with contextlib.closing(running.connect()) as follower:
+
+        def told() -> object:
+            assert follower.poll(500), "the loop slept over what it owed"
+            return codec.decode_from_broker(follower.recv())
+
+        follower.send(codec.encode(m.SnapshotRequest(id="s")))
+        begin = told()
+        assert isinstance(begin, m.SnapshotBegin)
+        while not isinstance(told(), m.SnapshotEnd):
+            pass
+        follower.send(codec.encode(m.WatchRequest(id="w", since=begin.position, credit=64)))
+        assert isinstance(told(), m.WatchBegin)
+        for number in range(20):
+            answered = running.ask(claim(f"c{number}"))
+            assert isinstance(answered, m.Done)
+            delta = told()
+            assert isinstance(delta, m.Delta)
+            assert (delta.revision, list(delta.claims)) == (answered.revision, [f"c{number}"])
+
+
+def test_orders_without_end_do_not_keep_followers_waiting(running: Running) -> None:
+    """A moment is over although callers come back at once, again and again."""
+    published: list[float] = []
+    turn = running.broker.turn
+
+    def turned(now: float) -> list[Effect]:
+        published.append(now)
+        return turn(now)
+
+    running.broker.turn = turned  # type: ignore[method-assign]
+    begun = time.monotonic()
+    for number in range(200):
+        assert isinstance(running.ask(claim(f"c{number}")), m.Done)
+    took = time.monotonic() - begun
+    gaps = [later - earlier for earlier, later in itertools.pairwise([begun, *published])]
+    assert max(gaps) < took / 2, "nothing was published for half of the time"
