@@ -10,13 +10,17 @@ With many of them `advance` takes some, and is to be called again: an order neve
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
 
 from xce.linux.beneath import NOT_FINISHED
 from xce.model.claim import Binding, BindingState, Chosen, Claim
 from xce.model.profile import Orphans
 from xce.prepare import orphans
-from xce.prepare.carry import Carrier
+from xce.prepare.carry import AGAIN_S, Carrier
 from xce.prepare.entry import Entry, Event, Phase, Report, StepState, ended
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
@@ -31,6 +35,26 @@ _KEPT_AGAIN_S = 60.0
 """For a directory that could not be removed, though its time was over."""
 
 
+class Known(NamedTuple):
+    """An order to have a binding, with its provider's words."""
+
+    op_id: str
+    epoch: int
+    binding: Binding
+    claim: Claim
+    words: Mapping[str, str]
+
+
+class _Settling(msgspec.Struct):
+    """What is left of what the cluster knows of this node, after its journal was lost."""
+
+    known: deque[Known]
+    instances: InstanceMap
+    at: float = 0.0
+    """Clock at which to go on, after the disk was full."""
+    problem: str = ""
+
+
 class Refused(Exception):
     """An order that this node does not take, in words; nothing was done or written."""
 
@@ -41,6 +65,7 @@ class Executor(Carrier):
     def __init__(self, journal: Journal, node: Node, boot: str) -> None:
         super().__init__(journal, node, boot)
         self._next_check = self._next_scan = 0.0
+        self._settling: _Settling | None = None
         self._kept_later: dict[str, float] = {}
         """By the clock, when to try once more to remove what was kept."""
         self._unchecked: list[Entry] = []
@@ -80,7 +105,7 @@ class Executor(Carrier):
             raise Refused(f"binding {binding.id} has ended here: it is {stone.state}")
         self._check_order(epoch)
         self._check_instances(binding.instances)
-        return self._begin(op_id, epoch, binding, claim, instances, words or {})
+        return self._begin(Known(op_id, epoch, binding, claim, words or {}), instances)
 
     def release(self, *, op_id: str, epoch: int, binding: str) -> Report:
         """Take a binding back; one that was never here is written down as ended. Raises as `prepare`."""
@@ -107,21 +132,37 @@ class Executor(Carrier):
         """After a reboot, once the inventory is known: plan anew what is to be there, or let it fail."""
         self.inventory = instances
 
-    def settle(
-        self, known: Iterable[tuple[str, int, Binding, Claim, Mapping[str, str]]], instances: InstanceMap
-    ) -> list[Report]:
-        """End recovery: `known` (op_id, epoch, binding, claim, its provider's words) is what the cluster says
-        that this node has.
+    def settle(self, known: Iterable[Known], instances: InstanceMap) -> None:
+        """End recovery: what the cluster says that this node has, and the instances of all of it.
 
-        What is not in the journal is prepared again, which takes what is there. Raises `NotRecorded`.
+        What is not in the journal is prepared again, which takes what is there: some of it with each
+        `advance`, and nothing of it is gone on with before all of it is written down.
         """
-        reports = [
-            self._begin(op_id, epoch, binding, claim, instances, words, taken_up=True)
-            for op_id, epoch, binding, claim, words in known
-            if binding.id not in self.entries and self.journal.tombstone(binding.id) is None
-        ]
-        self.journal.settle()
-        return reports
+        self._settling = _Settling(deque(known), instances)
+
+    def _settle_some(self, settling: _Settling, now: float) -> bool:
+        """For a slice of time, or until the disk takes no more; whether there is more to do at once."""
+        if now < settling.at:
+            return False
+        try:
+            while settling.known:
+                one = settling.known[0]
+                if one.binding.id not in self.entries and self.journal.tombstone(one.binding.id) is None:
+                    self._begin(one, settling.instances, taken_up=True)
+                settling.known.popleft()
+                if self.node.clock() >= now + SLICE_S:
+                    return True
+            self.journal.settle()
+        except NotRecorded as error:
+            settling.problem, settling.at = str(error), now + AGAIN_S
+            return False
+        self._settling = None
+        return False
+
+    @property
+    def trouble(self) -> str:
+        """Why recovery does not end though the cluster has said what this node has; ''."""
+        return self._settling.problem if self._settling is not None else ""
 
     def _check_order(self, epoch: int) -> None:
         standing = self.journal.standing
@@ -134,17 +175,8 @@ class Executor(Carrier):
         for chosen, entry in self.holders(wanted):
             raise Refused(f"instance {chosen.id} is held by binding {entry.id}, which is {entry.phase}")
 
-    def _begin(
-        self,
-        op_id: str,
-        epoch: int,
-        binding: Binding,
-        claim: Claim,
-        instances: InstanceMap,
-        words: Mapping[str, str],
-        *,
-        taken_up: bool = False,
-    ) -> Report:
+    def _begin(self, known: Known, instances: InstanceMap, *, taken_up: bool = False) -> Report:
+        op_id, epoch, binding, claim, words = known
         try:
             planned = plan(binding, claim, instances, self.node.settings, words)
             self.admit(planned, binding.id)
@@ -152,10 +184,13 @@ class Executor(Carrier):
             stone = Tombstone(state=BindingState.FAILED, epoch=epoch, op_id=op_id, reason=str(error))
             self.journal.end(binding.id, stone)
             return self._tell(ended(binding.id, stone))
-        known = [given(step, binding.ports) if taken_up else {} for step in planned]
         works = [
-            Work(step=step, state=StepState.BEGUN, evidence=evidence)
-            for step, evidence in zip(planned, known, strict=True)
+            Work(
+                step=step,
+                state=StepState.BEGUN,
+                evidence=given(step, binding.ports) if taken_up else {},
+            )
+            for step in planned
         ]
         order = Order(
             binding=binding,
@@ -191,10 +226,11 @@ class Executor(Carrier):
         if not self.node.errands.alone():
             return _LOOK_S
         now = self.node.clock()
-        for key in self.node.errands.answered():
+        for key in (*self.node.errands.answered(), *self.node.csi.answered()):
             if (entry := self.entries.get(key.rpartition("/")[0])) is not None:
                 entry.wake = 0.0
-        more = self._carry_some(now)
+        more = self._settling is not None and self._settle_some(self._settling, now)
+        more |= self._carry_some(now)
         more |= self._check_some(now)
         if now >= self._next_scan and not self._uncertain():
             self.scan()
@@ -216,6 +252,8 @@ class Executor(Carrier):
         """Whether there is something to do for it, now or at its time."""
         if entry.void:
             return self.inventory is not None and not entry.wants_words
+        if self.recovering and entry.order.taken_up:
+            return False  # what it shares with others is known when all of them are
         return entry.phase is Phase.PREPARING or (entry.leaving and not self.recovering)
 
     def _next(self) -> float | None:
@@ -224,6 +262,8 @@ class Executor(Carrier):
             times.append(self._next_check)
         if (due := self.node.errands.due()) is not None:
             times.append(due)
+        if self._settling is not None:
+            times.append(self._settling.at)
         return max(0.0, min(times) - self.node.clock()) if times else None
 
     def _uncertain(self) -> bool:

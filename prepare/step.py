@@ -272,7 +272,7 @@ class Isolation(NamedTuple):
 
 
 ERRAND_S = 5.0
-"""To look again for an errand at the latest: whoever waits is called as soon as it has been answered."""
+"""To look for an answer of a child or a plugin at the latest: whoever waits is called when it comes."""
 
 
 class ErrandCalls(Protocol):
@@ -327,6 +327,12 @@ class CsiCalls(Protocol):
         self, key: str, plugin: str, call: csi.Call, deadline_s: float | None = None, /
     ) -> csi.Told | None:
         """What came of the call; None: not known yet. One call for each key."""
+
+    def answered(self) -> list[str]:
+        """Keys for which it is worth asking again."""
+
+    def fileno(self) -> int:
+        """Readable when there may be an answer."""
 
     def pending(self, key: str, /) -> bool:
         """Whether a call under this key is not answered yet, or its answer was not taken."""

@@ -8,11 +8,10 @@ from xce.model import csi
 from xce.model.csi import AGAIN, Outcome
 from xce.prepare.csi import words
 from xce.prepare.csi.usage import State
-from xce.prepare.step import At, Csi, Evidence, StepFailed, Wait
+from xce.prepare.step import ERRAND_S, At, Csi, Evidence, StepFailed, Wait
 
 SILENT = frozenset({0, 1, 4})
 """No answer, given up, too late: these words are not the plugin's own."""
-_LOOK_S = 0.02
 _UNSAID_S = 0.5
 
 
@@ -88,7 +87,7 @@ def ask(step: Csi, call: csi.Call, at: At) -> csi.Told | Wait:
     told = at.node.csi.ask(key(at), step.plugin, call)
     if told is None:
         about = f"plugin {step.plugin}: {verb(call)} of volume {step.volume} since {_clock(since)}"
-        return Wait(_LOOK_S, about + _before(at))
+        return Wait(ERRAND_S, about + _before(at))
     if told.outcome is not Outcome.NEVER_SENT:
         held.unsent = False
     if told.outcome is Outcome.OK:

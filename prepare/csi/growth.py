@@ -66,7 +66,7 @@ def tend(step: Csi, evidence: Evidence, at: At) -> Note | Wait | None:
     size, held = wanted(step, at), at.kept(calls.Progress)
     if size <= evidence.get("grown", 0):
         return Wait(_SHOWN_S, evidence["unmet"]) if evidence.get("unmet") else None
-    if at.node.clock() < held.rests:
+    if at.node.clock() < held.rests and not at.node.csi.pending(calls.key(at)):
         return held.resting
     try:
         outcome = grow(step, evidence, at)

@@ -7,6 +7,7 @@ first.
 
 import contextlib
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable
@@ -46,10 +47,12 @@ class HelperClient:
         self._plugins, self._clock, self._program = plugins, clock, program
         self._decoder: msgspec.json.Decoder[csi.FromHelper] = msgspec.json.Decoder(csi.FromHelper)
         self._socket: socket.socket | None = None
+        self._poll = select.epoll()
         self._handle = -1
         self._text = b""
         self._pending: dict[str, _Pending] = {}
         self._seen: dict[str, csi.Seen] = {}
+        self._news: list[str] = []
         self._number = 0
         self._started = self._start_at = 0.0
         self._heard = 0.0
@@ -97,6 +100,16 @@ class HelperClient:
             return csi.Told(id=number, outcome=Outcome.NEVER_SENT, message=self.problem)
         self._pending[key] = _Pending(number, call)
         return None
+
+    def answered(self) -> list[str]:
+        """Keys for which an answer has come since the last call."""
+        self.poll()
+        news, self._news = self._news, []
+        return news
+
+    def fileno(self) -> int:
+        """Readable when the helper has said something, whichever process it is."""
+        return self._poll.fileno()
 
     def pending(self, key: str) -> bool:
         """Whether a call under this key is not answered yet, or its answer was not taken."""
@@ -179,6 +192,7 @@ class HelperClient:
             theirs.close()
         ours.setblocking(False)
         self._socket, self._started, self.problem = ours, self._clock(), ""
+        self._poll.register(ours.fileno(), select.EPOLLIN)
         self._heard, self._pulse = self._started, None
         return self._send(self._plugins)
 
@@ -204,16 +218,18 @@ class HelperClient:
         pending = self._pending.get(key)
         if pending is not None and pending.id == message.id:
             pending.told = message
+            self._news.append(key)
 
     def _ended(self, words: str) -> None:
         """It is gone: what it was asked may have been done."""
-        self.close()
+        self._let_go()
         if self._clock() - self._started > _SETTLED_S:
             self._failures = 0
         self._later(words)
-        for pending in self._pending.values():
+        for key, pending in self._pending.items():
             if pending.told is None:
                 pending.told = csi.Told(id=pending.id, outcome=Outcome.UNCERTAIN, message=self.problem)
+                self._news.append(key)
         for name, seen in self._seen.items():
             self._seen[name] = msgspec.structs.replace(seen, ready=False, problem=self.problem)
 
@@ -224,6 +240,10 @@ class HelperClient:
 
     def close(self) -> None:
         """End it; may be called twice."""
+        self._let_go()
+        self._poll.close()
+
+    def _let_go(self) -> None:
         if self._socket is None:
             return
         self._socket.close()

@@ -205,6 +205,21 @@ def test_a_node_whose_journal_is_damaged_asks_the_broker_what_it_has(node: Node)
     assert node.claims.holdings.digest() == holdings_digest([("b1", READY)])
 
 
+def test_an_order_that_comes_while_a_node_is_taken_up_is_carried_out_afterwards(node: Node) -> None:
+    node.end()
+    (node.place / "state" / "claims.sqlite").write_bytes(b"")
+    node.claims = node.begin()
+    node.welcome(full=True)
+    node.claims.ordered(node.prepare("b1"))
+    node.standing()
+    node.claims.turn()  # the thread is told what there is; nobody has heard that it is done
+    node.claims.ordered(node.prepare("b2", "zero"))
+    assert node.claims.holdings.digest() == "unknown"
+    for name in ("b1", "b2"):
+        node.until(name, READY)
+    assert node.claims.holdings.digest() == holdings_digest([("b1", READY), ("b2", READY)])
+
+
 def test_a_node_that_takes_none_any_more_looks_after_what_it_has_and_refuses_the_rest(node: Node) -> None:
     node.claims.ordered(node.prepare("b1"))
     node.until("b1", READY)

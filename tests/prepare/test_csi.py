@@ -1,5 +1,6 @@
 """Volumes of a CSI plugin on their way to a job: real helper, real plugin with every habit, real mounts."""
 
+import select
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,17 @@ def test_a_job_gets_the_volume_at_its_place_and_nothing_is_left_of_it(csi: CsiWo
     gone(csi, binding)
     assert (csi.plugin.folder / "backing/vol1/new").read_text() == "x"
     assert csi.rpcs() == ["stage", "publish", "unpublish", "unstage"]
+
+
+def test_whoever_waits_for_a_plugin_is_woken_by_its_answer_and_does_not_look_meanwhile(csi: CsiWorld) -> None:
+    csi.plugin.control(faults={"NodeStageVolume": {"delay_s": 0.3, "times": 1}})
+    binding, claim = csi.order(asked())
+    csi.executor.prepare(op_id="o", epoch=1, binding=binding, claim=claim, instances={})
+    csi.until(lambda: "stage of volume vol1 since" in csi.report(binding.id).note)
+    assert csi.executor.entries[binding.id].wake > csi.node.clock() + 1
+    assert select.select([csi.node.csi.fileno()], [], [], 10)[0]
+    csi.until(lambda: csi.report(binding.id).state is READY, within=2)
+    gone(csi, binding.id)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """C-STA-01, C-STA-04: what is on disk is whole, or said not to be."""
 
 import contextlib
+import itertools
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 import msgspec
@@ -11,7 +13,7 @@ import pytest
 from tests.prepare.world import FULL_ASK, OTHER, OWN, World
 from xce.linux import mountapi, syscalls
 from xce.model.claim import Ask, BindingState, MountAsk
-from xce.prepare.execute import Refused
+from xce.prepare.execute import Known, Refused
 from xce.prepare.journal import (
     STEPS,
     TOMBSTONES,
@@ -175,7 +177,7 @@ def test_c_sta_01_a_log_that_was_lost_brings_nothing_back_that_was_released(worl
     world.executor.advance()
     assert world.executor.entries == {}
     order = world.order(Ask(), cards=["full"], binding=new.binding)
-    world.executor.settle([("op", 1, *order, {})], world.instances)
+    world.take_up(Known("op", 1, *order, {}))
     assert world.settled(new.binding).state is READY
     world.release(new.binding)
     world.group.child(f"xce-consumer-job-{old.binding}").remove()
@@ -247,7 +249,7 @@ def test_c_sta_01_what_the_cluster_knows_settles_a_node_that_lost_its_journal(wo
     world.stop()
     (world.place / "state/claims.sqlite").write_bytes(b"")
     world.start()
-    world.executor.settle([("op-b1", 1, *order, {}) for order in orders], world.instances)
+    world.take_up(*(Known("op-b1", 1, *order, {}) for order in orders))
     assert world.settled("b1").state is READY
     assert (world.evidence("b1", "filter")["program"], world.evidence("b1", "bind")) == before
     assert not world.executor.recovering
@@ -264,11 +266,33 @@ def test_c_sta_01_a_device_in_use_ends_nothing_that_is_taken_up_again(world: Wor
     (world.place / "state/claims.sqlite").write_bytes(b"")
     world.start()
     with open(OWN, "rb", buffering=0):
-        world.executor.settle([("op-b1", 1, *order, {})], world.instances)
+        world.take_up(Known("op-b1", 1, *order, {}))
         assert world.settled("b1").state is READY
         world.executor.release(op_id="end", epoch=1, binding="b1")
         assert "still in use" in world.settled("b1").note
     world.until(lambda: world.report("b1").state is BindingState.RELEASED)
+
+
+@pytest.mark.root
+def test_what_the_cluster_knows_is_taken_up_in_slices_and_gone_on_with_when_all_is_known(
+    world: World,
+) -> None:
+    known = [Known(f"op-{n}", 1, *world.order(Ask(), binding=f"b{n}"), {}) for n in range(1, 6)]
+    world.stop()
+    (world.place / "state/claims.sqlite").write_bytes(b"")
+    world.overrides["mark"] = lambda point: time.sleep(0.03) if point == "order.before-intent" else None
+    world.start()
+    world.executor.settle(known, world.instances)
+    begun = [0]
+    while world.executor.recovering:
+        assert world.group.children() == [], "another may have the same group"
+        world.executor.advance()
+        begun.append(len(world.executor.entries))
+    assert begun[-1] == 5
+    assert max(after - before for before, after in itertools.pairwise(begun)) <= 2
+    for one in known:
+        assert world.settled(one.binding.id).state is READY
+        world.release(one.binding.id)
 
 
 @pytest.fixture
@@ -290,6 +314,29 @@ def fill(path: Path) -> None:
         while os.write(fd, bytes(512)):
             pass
     os.close(fd)
+
+
+@pytest.mark.root
+def test_a_full_disk_while_a_node_is_taken_up_is_told_and_it_goes_on_with_room(
+    small_disk: Path, world: World
+) -> None:
+    known = [Known(f"op-{n}", 1, *world.order(Ask(), binding=f"b{n}"), {}) for n in range(1, 4)]
+    world.stop()
+    (world.place / "state/claims.sqlite").write_bytes(b"")
+    world.start()
+    fill(small_disk / "ballast")
+    world.executor.settle(known, world.instances)
+    wait = world.executor.advance()
+    assert wait is not None
+    assert 0.5 < wait <= 1
+    assert "no space" in world.executor.trouble
+    assert world.executor.recovering
+    (small_disk / "ballast").unlink()
+    world.until(lambda: not world.executor.recovering)
+    assert world.executor.trouble == ""
+    for one in known:
+        assert world.settled(one.binding.id).state is READY
+        world.release(one.binding.id)
 
 
 @pytest.mark.root

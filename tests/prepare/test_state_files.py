@@ -32,7 +32,7 @@ from tests.prepare.test_reboot_matrix import PowerCut, cut
 from tests.prepare.world import FULL_ASK, OTHER, OWN, World
 from xce.linux.cgroup import Cgroup
 from xce.model.claim import ENDED, Ask
-from xce.prepare.execute import Refused
+from xce.prepare.execute import Known, Refused
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -62,7 +62,7 @@ def damage(world: World, done: Damage) -> None:
 def taken_up(world: World) -> None:
     """The cluster says what it knows of this node, and the node is whole again."""
     order = world.order(FULL_ASK, cards=["full"], binding="b1")
-    world.executor.settle([("op-b1", 1, *order, {})], world.instances)
+    world.take_up(Known("op-b1", 1, *order, {}))
 
 
 def holds_on(world: World) -> None:

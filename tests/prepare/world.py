@@ -34,7 +34,7 @@ from xce.model.instance import Instance
 from xce.model.profile import Claims, Profile, Reuse, ScratchRoot, SharedVolume, Volume
 from xce.prepare import local
 from xce.prepare.entry import Report
-from xce.prepare.execute import Executor
+from xce.prepare.execute import Executor, Known
 from xce.prepare.journal import Journal
 
 ALICE = User("alice", 4711, 4711)
@@ -212,6 +212,11 @@ class World:
         """Order a release, and work until it waits for somebody."""
         self.executor.release(op_id=f"end-{binding}", epoch=epoch, binding=binding)
         return self.settled(binding)
+
+    def take_up(self, *known: Known) -> None:
+        """End recovery by what the cluster knows."""
+        self.executor.settle(known, self.instances)
+        self.until(lambda: not self.executor.recovering)
 
     def settled(self, binding: str, within: float = 10) -> Report:
         """Work until the binding is ready, has ended, or is blocked."""
