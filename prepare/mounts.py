@@ -365,6 +365,7 @@ class StageHandler(Plain[Stage]):
             arguments = {"type": step.type, "options": options, "point": step.point}
             if ask(at, "make", arguments, remote=remote) is None:
                 return Wait(ERRAND_S, f"mounting {step.volume}")
+            at.node.owner.take(os.path.dirname(step.point), at.binding)
             at.node.mark("mounts.staged")
             there = found(step.point, having(**_staged(step)), at)
         if there is None:
