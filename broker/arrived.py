@@ -1,21 +1,23 @@
 """Snapshots as a client takes them: what only people look at stays bytes until somebody looks.
 
 States of reporters, and what is known about a location, are half of a snapshot's objects, and whoever places
-jobs reads none of them. Until they are read they cost no time, and less memory than what they say. Everything
-else is decoded at once. msgspec writes such bytes as they are, so that a view has to be made `whole` before
-it is written as JSON.
+jobs reads none of them; types mostly are the same as before. Until they are read they cost no time, and less
+memory than what they say. Everything else is decoded at once. msgspec writes such bytes as they are, so that
+a view has to be made `whole` before it is written as JSON.
 """
 
 from typing import Any, Union
 
 import msgspec
 
-from xce.model.message import FromBroker, LocationView, ReporterState, SnapshotPart
+from xce.model.message import FromBroker, LocationView, ReporterState, SnapshotBegin, SnapshotPart
+from xce.model.resource import ResourceType
 from xce.wire import codec
 
 _NOTHING = msgspec.Raw(b"\x80")
 """An empty map in MessagePack."""
-_BRACE = b"{"
+_JSON = (b"{", b"[")
+"""How a map or a list begins in JSON, and neither does in MessagePack."""
 
 
 class _Undecoded(LocationView, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -66,9 +68,12 @@ class _ArrivedPart(SnapshotPart, frozen=True, kw_only=True, tag="snapshot.part")
     locations: dict[str, ArrivedView] = {}  # type: ignore[assignment]
 
 
-decode = codec.reader_of(
-    Union[tuple(_ArrivedPart if kind is SnapshotPart else kind for kind in FromBroker.__args__)]  # noqa: UP007
-)
+class _ArrivedBegin(SnapshotBegin, frozen=True, kw_only=True, tag="snapshot.begin"):
+    types: msgspec.Raw  # type: ignore[assignment]
+
+
+_ARRIVED: dict[type, type] = {SnapshotBegin: _ArrivedBegin, SnapshotPart: _ArrivedPart}
+decode = codec.reader_of(Union[tuple(_ARRIVED.get(kind, kind) for kind in FromBroker.__args__)])  # noqa: UP007
 """What the broker says to a client, in either encoding; raises `CodecError`."""
 
 
@@ -79,10 +84,18 @@ def whole(view: LocationView) -> LocationView:
     return view
 
 
+def types_of(begin: SnapshotBegin) -> list[ResourceType]:
+    """The types of a snapshot."""
+    types: Any = begin.types
+    if types.__class__ is msgspec.Raw:
+        types = _decoded(types, list[ResourceType])
+    return types  # type: ignore[no-any-return]
+
+
 def _decoded(raw: msgspec.Raw, kind: Any) -> Any:
-    """What these bytes of a map say; raises `CodecError`."""
-    read = msgspec.json.decode if memoryview(raw)[:1] == _BRACE else msgspec.msgpack.decode
+    """What these bytes say; raises `CodecError`."""
+    read = msgspec.json.decode if memoryview(raw)[:1] in _JSON else msgspec.msgpack.decode
     try:
         return read(raw, type=kind)
     except msgspec.MsgspecError as error:
-        raise codec.CodecError(f"cannot read a part of a location: {error}") from error
+        raise codec.CodecError(f"cannot read a part of a snapshot: {error}") from error

@@ -45,7 +45,8 @@ class Mirror:
         self.taken_at = begin.taken_at
         self.quality: Quality = begin.quality
         """Of the snapshot; deltas do not change it."""
-        self.types: dict[str, ResourceType] = {kind.name: kind for kind in begin.types}
+        self._begin = begin
+        self._types: dict[str, ResourceType] | None = None
         self.locations: dict[str, LocationView] = {}
         """To be read; to be encoded as JSON by way of `whole`."""
         self.claims: dict[str, ClaimView] = {}
@@ -57,6 +58,13 @@ class Mirror:
             self._bodies.update(older.bodies())
         self._parts_wanted = begin.parts
         self._parts = 0
+
+    @property
+    def types(self) -> dict[str, ResourceType]:
+        """All types that hold at `position`."""
+        if self._types is None:
+            self._types = {kind.name: kind for kind in arrived.types_of(self._begin)}
+        return self._types
 
     def part(self, message: SnapshotPart) -> None:
         """Take the next part of the snapshot; parts are numbered from 0."""
@@ -96,7 +104,7 @@ class Mirror:
             locations.pop(key, None)
         locations.update(changed)
         if delta.types is not None:
-            self.types = {kind.name: kind for kind in delta.types}
+            self._types = {kind.name: kind for kind in delta.types}
         replace_views(self.claims, delta.claims)
         replace_views(self.bindings, delta.bindings)
         self.position, self.revision, self.broker_ms = there, delta.revision, delta.broker_ms

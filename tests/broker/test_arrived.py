@@ -6,8 +6,18 @@ import msgspec
 import pytest
 
 from xce.broker import arrived
-from xce.broker.mirror import changed_view
-from xce.model.message import LocationChange, LocationView, Pulse, ReporterState, SnapshotPart
+from xce.broker.mirror import Mirror, changed_view
+from xce.model.message import (
+    LocationChange,
+    LocationView,
+    Position,
+    Pulse,
+    Quality,
+    ReporterState,
+    SnapshotBegin,
+    SnapshotPart,
+)
+from xce.model.resource import Kind, ResourceType
 from xce.model.supply import Source
 from xce.wire import codec
 
@@ -61,12 +71,23 @@ def test_a_view_that_arrived_is_written_as_json_by_way_of_the_whole() -> None:
     assert arrived.whole(BARE) is BARE
 
 
+@pytest.mark.parametrize("encode", ENCODINGS)
+def test_types_are_those_that_were_told(encode: Any) -> None:
+    types = [ResourceType(name="mem", kind=Kind.NUMERIC), ResourceType(name="os", kind=Kind.STRING)]
+    place = Position(epoch=1, incarnation="a", sequence=1)
+    begin = SnapshotBegin(
+        id="s", revision=1, position=place, broker_ms=1, taken_at="", parts=0, quality=Quality(), types=types
+    )
+    assert Mirror(arrived.decode(encode(begin))).types == {"mem": types[0], "os": types[1]}
+    assert Mirror(begin).types == {"mem": types[0], "os": types[1]}
+
+
 def test_details_that_cannot_be_read_are_an_error_when_they_are_read() -> None:
     bad = SnapshotPart(id="s", part=0, locations={"host:a": VIEW})
     data = codec.encode(bad).replace(b"failed", b"\xc0ailed")
     seen = arrived.decode(data).locations["host:a"]
     assert seen.values == VIEW.values
-    with pytest.raises(codec.CodecError, match="cannot read a part of a location"):
+    with pytest.raises(codec.CodecError, match="cannot read a part of a snapshot"):
         _ = seen.reporters
 
 
