@@ -16,7 +16,7 @@ import contextlib
 import gc
 import heapq
 import os
-import queue
+import select
 import sqlite3
 import threading
 import time
@@ -79,8 +79,10 @@ class SqliteStore:
             self._recorder = _Recorder(self._place, connection, keep_answers)
             self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             undo.callback(os.close, self._event)
+            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            undo.callback(os.close, self._bell)
             self._resources = undo.pop_all()
-        self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._inbox: deque[_Item | None] = deque()
         self._decided: deque[Outcome] = deque()
         self._waiting: deque[int] = deque()
         self._generation = 1  # of the loop's side: one more for each failure that it has seen
@@ -114,8 +116,16 @@ class SqliteStore:
         if len(self._waiting) >= self._room or self._closed:
             return False
         self._waiting.append(token)
-        self._inbox.put(_Item(token, self._generation, batch, time.monotonic()))
+        self._hand_over(_Item(token, self._generation, batch, time.monotonic()))
         return True
+
+    def _hand_over(self, item: _Item | None) -> None:
+        """Give the thread something; None: the end.
+
+        A queue would wake it under Python's lock, for which it then waits: 30 µs instead of 7.
+        """
+        self._inbox.append(item)
+        os.eventfd_write(self._bell, 1)
 
     def fileno(self) -> int:
         """See `Store.fileno`."""
@@ -151,7 +161,7 @@ class SqliteStore:
         """See `Store.close`."""
         if not self._closed:
             self._closed = True
-            self._inbox.put(None)
+            self._hand_over(None)
         self._thread.join(deadline)
         if self._thread.is_alive():
             return False  # it sits in the kernel; its descriptors must stay until the process ends
@@ -161,9 +171,11 @@ class SqliteStore:
     # ---------------------------------------------------------------------------------- the thread's side
 
     def _work(self) -> None:
+        bell = select.poll()
+        bell.register(self._bell, select.POLLIN)
         stopping = False
         while not stopping:
-            items = self._take()
+            items = self._take(bell)
             stopping = None in items
             if batches := [item for item in items if item is not None and item.generation > self._failed]:
                 self._commit(batches)
@@ -171,16 +183,13 @@ class SqliteStore:
                 os.eventfd_write(self._event, 1)
             self._recorder.witness(at_once=stopping)
 
-    def _take(self) -> list[_Item | None]:
+    def _take(self, bell: select.poll) -> list[_Item | None]:
         """All that waits; empty when nothing came for a while."""
         idle_s = TRIAL_S if self._fault else WITNESS_S if self._recorder.unwitnessed() else IDLE_S
-        try:
-            items = [self._inbox.get(timeout=idle_s)]
-        except queue.Empty:
+        if not bell.poll(idle_s * 1000):
             return []
-        while not self._inbox.empty():
-            items.append(self._inbox.get_nowait())
-        return items
+        os.eventfd_read(self._bell)  # before looking: what comes later rings again
+        return [self._inbox.popleft() for _ in range(len(self._inbox))]
 
     def _commit(self, items: list[_Item]) -> None:
         """Record what fits in one transaction; the first that does not fit, or an error, fails the rest."""
