@@ -9,6 +9,7 @@ import os
 import stat
 
 from xce.prepare import names
+from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
 from xce.prepare.mounts import (
     Whose,
     ask,
@@ -21,7 +22,7 @@ from xce.prepare.mounts import (
     take_off_early,
 )
 from xce.prepare.owner import look_up
-from xce.prepare.step import ERRAND_S, At, Block, Csi, Done, Evidence, Note, Outcome, Plain, StepFailed, Wait
+from xce.prepare.step import Block, Csi, Evidence
 
 _SOURCE = "xce-volume"
 _FILE = "device"

@@ -13,9 +13,10 @@ from xce.model.claim import Chosen
 from xce.model.profile import profile_of
 from xce.prepare.csi import usage
 from xce.prepare.entry import PHASES, Entry, Event, Phase, Report, StepState
+from xce.prepare.handler import At, Node, Peer, Wait
 from xce.prepare.journal import Journal, Order, Work
 from xce.prepare.plan import PlanRefused
-from xce.prepare.step import At, Csi, Kept, Node, Peer, Step, Wait
+from xce.prepare.step import Csi, Kept, Step
 
 
 class _Peers(Sequence[Peer]):

@@ -9,9 +9,10 @@ import msgspec
 from xce.prepare import steps
 from xce.prepare.books import Books
 from xce.prepare.entry import PHASES, STATES, Entry, Event, Phase, StepState, ended
+from xce.prepare.handler import Done, Node, Note, Outcome, StepFailed, Wait
 from xce.prepare.journal import Journal, NotRecorded, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
-from xce.prepare.step import Done, InstanceMap, Node, Note, Outcome, Step, StepFailed, Wait
+from xce.prepare.step import InstanceMap, Step
 from xce.prepare.steps import handler
 
 AGAIN_S = 1.0

@@ -32,7 +32,8 @@ import msgspec
 from xce.linux import spawn, syscalls
 from xce.prepare import errand as files
 from xce.prepare import quota
-from xce.prepare.step import Evidence, StepFailed
+from xce.prepare.handler import StepFailed
+from xce.prepare.step import Evidence
 
 ERRANDS = files.ERRANDS | quota.ERRANDS
 AT_ONCE = 16
@@ -163,7 +164,7 @@ _PLACES = ("root", "source", "point", "devices")
 
 
 class Errands:
-    """Does errands, here or in children; see `step.ErrandCalls`."""
+    """Does errands, here or in children; see `handler.ErrandCalls`."""
 
     def __init__(
         self, clock: Callable[[], float], seconds: float, *, home: str, abandoned: int = ABANDONED

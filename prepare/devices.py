@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from xce.prepare.step import Device, StepFailed
+from xce.prepare.handler import StepFailed
+from xce.prepare.step import Device
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

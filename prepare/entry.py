@@ -11,8 +11,9 @@ from xce.model.transition import Machine
 from xce.model.value import digest_of
 from xce.prepare import steps
 from xce.prepare.copies import Copies
+from xce.prepare.handler import Wait
 from xce.prepare.journal import Order, Tombstone, Work
-from xce.prepare.step import Csi, Evidence, Ports, Wait
+from xce.prepare.step import Csi, Evidence, Ports
 
 
 class Phase(StrEnum):

@@ -15,6 +15,7 @@ import msgspec
 from xce.prepare import names
 from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
+from xce.prepare.handler import At, Done, Outcome, Plain
 from xce.prepare.mounts import own_directory
 from xce.prepare.render import (
     BINDING,
@@ -26,21 +27,7 @@ from xce.prepare.render import (
     env_file,
     name_variable,
 )
-from xce.prepare.step import (
-    At,
-    Bind,
-    Block,
-    Done,
-    Environment,
-    Evidence,
-    Filter,
-    Outcome,
-    Plain,
-    Ports,
-    Scratch,
-    Shared,
-    Step,
-)
+from xce.prepare.step import Bind, Block, Environment, Evidence, Filter, Ports, Scratch, Shared, Step
 
 CDI_PREFIX = "xce-claim_"
 """Before the binding in the name of its CDI file."""

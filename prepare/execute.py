@@ -22,10 +22,11 @@ from xce.model.profile import Orphans
 from xce.prepare import orphans
 from xce.prepare.carry import AGAIN_S, Carrier
 from xce.prepare.entry import Entry, Event, Phase, Report, StepState, ended
+from xce.prepare.handler import Node, StepFailed
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
 from xce.prepare.shared import directory_of, lies_in, removal_key
-from xce.prepare.step import InstanceMap, Kept, Node, Shared, StepFailed, given
+from xce.prepare.step import InstanceMap, Kept, Shared, given
 
 _LOOK_S = 0.02
 SLICE_S = 0.05

@@ -19,9 +19,10 @@ from xce.prepare import isolation, names
 from xce.prepare.block import device_of, number_of
 from xce.prepare.devices import File, Finder, Resolved, place_of
 from xce.prepare.group import group_of, old_group_of
+from xce.prepare.handler import At, Done, Outcome, Plain, StepFailed
 from xce.prepare.inuse import listed, refuse_used, still_used
 from xce.prepare.render import INSIDE
-from xce.prepare.step import At, Block, Done, Evidence, Filter, Outcome, Plain, StepFailed
+from xce.prepare.step import Block, Evidence, Filter
 
 
 class _Progress(msgspec.Struct):

@@ -10,7 +10,8 @@ import signal
 import msgspec
 
 from xce.linux.cgroup import Cgroup
-from xce.prepare.step import At, Done, Evidence, Group, Outcome, Plain, Wait
+from xce.prepare.handler import At, Done, Outcome, Plain, Wait
+from xce.prepare.step import Evidence, Group
 
 PREFIX = "xce-consumer-"
 """Before the consumer's name: what begins with it below the groups' root is ours."""

@@ -14,8 +14,8 @@ from xce.linux import blockdevice, holders, proc
 from xce.linux.cgroup import Cgroup
 from xce.linux.openfiles import DeviceNumber
 from xce.prepare.devices import File, Resolved, place_of
+from xce.prepare.handler import ERRAND_S, At, StepFailed, Wait
 from xce.prepare.mounts import ask
-from xce.prepare.step import ERRAND_S, At, StepFailed, Wait
 
 _BUSY_S = 0.5
 _AGAIN_S, _LOOKS = 0.02, 10

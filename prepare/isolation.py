@@ -14,7 +14,7 @@ from pathlib import Path
 from xce.linux import bpf, mountinfo
 from xce.linux.bpf import Rule
 from xce.linux.cgroup import Cgroup
-from xce.prepare.step import Isolation
+from xce.prepare.handler import Isolation
 
 KINDS = {"c": bpf.BPF_DEVCG_DEV_CHAR, "b": bpf.BPF_DEVCG_DEV_BLOCK}
 """As a rule's text has them."""

@@ -17,9 +17,9 @@ from xce.prepare import isolation, tags
 from xce.prepare.child import Errands
 from xce.prepare.csi.helper import HelperClient
 from xce.prepare.errand import opened
+from xce.prepare.handler import Node
 from xce.prepare.mounts import own_directory
 from xce.prepare.orphans import HIERARCHY, TRIAL
-from xce.prepare.step import Node
 
 JOBS = "xce.slice/xce-jobs.service"
 """Where the shipped unit holds the control groups of jobs, below the root of the hierarchy."""

@@ -16,22 +16,9 @@ import msgspec
 
 from xce.linux import holders, mountinfo
 from xce.linux.mountinfo import Mount
+from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
 from xce.prepare.render import BINDING
-from xce.prepare.step import (
-    ERRAND_S,
-    At,
-    Bind,
-    Csi,
-    Done,
-    Evidence,
-    Note,
-    Outcome,
-    Plain,
-    Stage,
-    Step,
-    StepFailed,
-    Wait,
-)
+from xce.prepare.step import Bind, Csi, Evidence, Stage, Step
 
 _BUSY_S = 0.5
 _PEER_S = 0.05

@@ -16,8 +16,9 @@ from xce.linux.cgroup import Cgroup
 from xce.prepare import group, names, quota
 from xce.prepare.csi import paths
 from xce.prepare.environment import CDI_PREFIX
+from xce.prepare.handler import Node
 from xce.prepare.scratch import directory_of, image_of
-from xce.prepare.step import Csi, Environment, Group, Node, Scratch, Stage, Step
+from xce.prepare.step import Csi, Environment, Group, Scratch, Stage, Step
 
 STAGED, TRIAL, HIERARCHY = ".staged", ".visible", ".cgroup"
 CSI = paths.FOLDER

@@ -4,15 +4,9 @@ Whatever was found first stays: the number is written down with the step, and a 
 while he has directories is still the one whose they are.
 """
 
+from xce.prepare.handler import ERRAND_S, At, Note, StepFailed, Wait
 from xce.prepare.mounts import ask
-from xce.prepare.step import (
-    ERRAND_S,
-    At,
-    Evidence,
-    Note,
-    StepFailed,
-    Wait,
-)
+from xce.prepare.step import Evidence
 
 
 def look_up(name: str, evidence: Evidence, at: At) -> Note | Wait | None:

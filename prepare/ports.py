@@ -18,21 +18,9 @@ from xce.linux.cgroup import Cgroup
 from xce.linux.listening import Socket
 from xce.linux.local_ports import Range
 from xce.prepare.group import group_of
+from xce.prepare.handler import At, Done, Note, Outcome, Plain, StepFailed, Wait
 from xce.prepare.inuse import is_allowed
-from xce.prepare.step import (
-    TAKEN_UP,
-    At,
-    Done,
-    Evidence,
-    Filter,
-    Group,
-    Note,
-    Outcome,
-    Plain,
-    Ports,
-    StepFailed,
-    Wait,
-)
+from xce.prepare.step import TAKEN_UP, Evidence, Filter, Group, Ports
 
 
 class _Progress(msgspec.Struct):

@@ -17,6 +17,7 @@ from xce.linux import loopdevice
 from xce.linux.beneath import NOT_FINISHED
 from xce.linux.mountinfo import Mount
 from xce.model.profile import Limit
+from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
 from xce.prepare.mounts import (
     IsOurs,
     Whose,
@@ -33,7 +34,7 @@ from xce.prepare.mounts import (
 )
 from xce.prepare.owner import look_up
 from xce.prepare.quota import DATA, FREEING
-from xce.prepare.step import ERRAND_S, At, Done, Evidence, Note, Outcome, Plain, Scratch, StepFailed, Wait
+from xce.prepare.step import Evidence, Scratch
 
 _LEFT_S = 1.0
 _SOURCE = "xce-scratch"

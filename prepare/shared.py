@@ -5,22 +5,10 @@ the claim says. What the user put there is removed only when that time is over, 
 """
 
 from xce.linux.beneath import NOT_FINISHED
+from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
 from xce.prepare.mounts import ask, is_remote, peer_at_work
 from xce.prepare.owner import look_up
-from xce.prepare.step import (
-    ERRAND_S,
-    At,
-    Done,
-    Evidence,
-    Kept,
-    Note,
-    Outcome,
-    Plain,
-    Shared,
-    Step,
-    StepFailed,
-    Wait,
-)
+from xce.prepare.step import Evidence, Kept, Shared, Step
 
 _LEFT_S = 5.0
 _SOON_S = 0.05

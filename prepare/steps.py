@@ -7,24 +7,12 @@ from xce.prepare.csi.handler import CsiHandler
 from xce.prepare.environment import EnvironmentHandler
 from xce.prepare.filter import FilterHandler
 from xce.prepare.group import GroupHandler
+from xce.prepare.handler import Handler
 from xce.prepare.mounts import BindHandler, StageHandler
 from xce.prepare.ports import PortsHandler
 from xce.prepare.scratch import ScratchHandler
 from xce.prepare.shared import SharedHandler
-from xce.prepare.step import (
-    Bind,
-    Block,
-    Csi,
-    Environment,
-    Filter,
-    Group,
-    Handler,
-    Ports,
-    Scratch,
-    Shared,
-    Stage,
-    Step,
-)
+from xce.prepare.step import Bind, Block, Csi, Environment, Filter, Group, Ports, Scratch, Shared, Stage, Step
 
 HANDLERS: dict[type[Any], Handler[Any]] = {
     Group: GroupHandler(),

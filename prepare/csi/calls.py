@@ -8,7 +8,8 @@ from xce.model import csi
 from xce.model.csi import AGAIN, Outcome
 from xce.prepare.csi import words
 from xce.prepare.csi.usage import State
-from xce.prepare.step import ERRAND_S, At, Csi, Evidence, StepFailed, Wait
+from xce.prepare.handler import ERRAND_S, At, StepFailed, Wait
+from xce.prepare.step import Csi, Evidence
 
 SILENT = frozenset({0, 1, 4})
 """No answer, given up, too late: these words are not the plugin's own."""

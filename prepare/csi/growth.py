@@ -10,7 +10,8 @@ from xce.model import csi
 from xce.model.csi import NodeAbility, Outcome
 from xce.prepare.csi import calls, usage, words
 from xce.prepare.csi.usage import State
-from xce.prepare.step import At, Csi, Done, Evidence, Note, StepFailed, Wait
+from xce.prepare.handler import At, Done, Note, StepFailed, Wait
+from xce.prepare.step import Csi, Evidence
 
 _PLUGIN_S = 0.05
 _SHOWN_S = 60.0

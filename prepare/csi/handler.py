@@ -17,9 +17,10 @@ from xce.model.csi import Backoff, NodeAbility, Outcome
 from xce.prepare.csi import calls, growth, usage
 from xce.prepare.csi.calls import Progress
 from xce.prepare.csi.usage import VOLUME, Event, State
+from xce.prepare.handler import ERRAND_S, At, Done, Note, Plain, StepFailed, Wait
+from xce.prepare.handler import Outcome as StepOutcome
 from xce.prepare.mounts import ask, at_point, changed, found, need_visible, unmount
-from xce.prepare.step import ERRAND_S, At, Csi, Done, Evidence, Note, Plain, StepFailed, Wait
-from xce.prepare.step import Outcome as StepOutcome
+from xce.prepare.step import Csi, Evidence
 
 _LOOK_S = 0.02
 _PLUGIN_S = 0.05

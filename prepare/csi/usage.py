@@ -15,7 +15,8 @@ from xce.linux.mountinfo import Mount
 from xce.model.claim import AccessMode
 from xce.model.csi import AccessNumber, NodeAbility
 from xce.model.transition import Machine
-from xce.prepare.step import Csi, Evidence, Peer
+from xce.prepare.handler import Peer
+from xce.prepare.step import Csi, Evidence
 
 
 class State(StrEnum):

@@ -16,8 +16,8 @@ from xce.model.claim import Binding, Claim, Consumer
 from xce.model.configuration import AgentFile, AgentReporters, Discovery, PortRange
 from xce.model.profile import Claims, Profile, ScratchRoot
 from xce.prepare import isolation
+from xce.prepare.handler import Isolation
 from xce.prepare.journal import Journal, Order
-from xce.prepare.step import Isolation
 from xce.wire import keys
 
 PLAIN = "[Service]\nExecStart=/usr/bin/xce-agent run\nWatchdogSec=30\nTimeoutStopSec=60\n"

@@ -11,7 +11,8 @@ from xce.linux.mountinfo import Mount
 from xce.model.claim import AccessMode
 from xce.prepare.csi import paths, usage
 from xce.prepare.csi.usage import VOLUME, Event, State
-from xce.prepare.step import Csi, Peer
+from xce.prepare.handler import Peer
+from xce.prepare.step import Csi
 
 STEP = Csi(plugin="p", volume="v", staging="/r/s", target="/r/t", access="RWX")
 HAS = {"state": "published"}

@@ -6,7 +6,8 @@ import pytest
 
 from tests.prepare import machine
 from xce.prepare.devices import Finder
-from xce.prepare.step import Device, StepFailed
+from xce.prepare.handler import StepFailed
+from xce.prepare.step import Device
 
 UUID = "GPU-cccc0000-0000-4000-8000-000000000000"
 GPU = Device(id=UUID, kind="gpu", vendor="nvidia", pci="0000:0f:00.0", minor=2)

@@ -15,9 +15,10 @@ from tests.prepare.world import ALICE, World
 from xce.linux import quota, syscalls
 from xce.model.claim import Ask, BindingState, Condition, SharedAsk
 from xce.model.profile import Limit, Orphans, ScratchRoot, SharedVolume
+from xce.prepare.handler import StepFailed
 from xce.prepare.projects import SCRATCH as PROJECTS
 from xce.prepare.scratch import Progress, way_of
-from xce.prepare.step import Scratch, StepFailed
+from xce.prepare.step import Scratch
 
 pytestmark = pytest.mark.root
 

@@ -16,7 +16,8 @@ from xce.linux import proc
 from xce.model.claim import Ask, BindingState, Condition, MountAsk, SharedAsk
 from xce.model.profile import ScratchRoot, SharedVolume, Volume
 from xce.prepare.child import Errands
-from xce.prepare.step import Evidence, StepFailed
+from xce.prepare.handler import StepFailed
+from xce.prepare.step import Evidence
 
 pytestmark = pytest.mark.root
 
