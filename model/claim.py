@@ -289,7 +289,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gang: str = ""
     """`g` and the revision of its first binding; '' when it stands alone."""
     ready_within_s: float = 0
-    """Released again if it is not ready by then; 0: no limit."""
+    """Released again if it is not ready by then; 0: no limit. What was ready once has all the time."""
     op_id: str = ""
     """Of the order that made it."""
     epoch: Count = 0

@@ -41,7 +41,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     given_up: dict[str, dict[str, None]] = {}
     """Host to bindings whose release was forced: the node is to take them back when it returns."""
     stood: dict[str, None] = {}
-    """Gangs that were ready as a whole, whatever has become of their bindings since; while one is known."""
+    """Gangs that were ready as a whole, and bindings alone, whatever came of them since; while known."""
     of_claim: dict[str, dict[str, None]] = {}
     """Claim to its bindings, the oldest first."""
     ended_of: dict[str, dict[str, None]] = {}
@@ -116,6 +116,10 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         counts = self.states_of.get(f"gang:{gang}", {})
         return sum(counts.get(state.value, 0) for state in states)
 
+    def was_ready(self, binding: Binding) -> bool:
+        """Whether it was ready at some time, with all of its gang."""
+        return (binding.gang or binding.id) in self.stood
+
     def _counted(self, binding: Binding, change: int) -> None:
         """One binding more or less in its state."""
         keys = [f"claim:{binding.claim}", *([f"gang:{binding.gang}"] if binding.gang else [])]
@@ -186,13 +190,13 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         self.of_claim.setdefault(binding.claim, {})[binding.id] = None
         if binding.gang:
             self.of_gang.setdefault(binding.gang, {})[binding.id] = None
-            self._stands(binding)
+        self._stands(binding)
         self.of_host.setdefault(binding.host, {})[binding.id] = None
 
     def _stands(self, binding: Binding) -> None:
         """The members of a gang become ready together: one that is ready says it of all."""
-        if binding.gang and binding.state is BindingState.READY:
-            self.stood[binding.gang] = None
+        if binding.state is BindingState.READY:
+            self.stood[binding.gang or binding.id] = None
 
     def _moved(self, change: facts.BindingMoved, revision: int) -> None:
         before = self.bindings.get(change.binding)
@@ -232,6 +236,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         _remove(self.of_claim, binding.claim, binding_id)
         _remove(self.ended_of, binding.claim, binding_id)
         _remove(self.of_gang, binding.gang, binding_id)
+        self.stood.pop(binding_id, None)
         if binding.gang not in self.of_gang:
             self.stood.pop(binding.gang, None)
 

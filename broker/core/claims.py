@@ -197,7 +197,8 @@ class Claims:
             self._late |= dict.fromkeys(late, now + AGAIN_S)  # until it is durable
 
     def _watch_time(self, binding: Binding, now: float) -> None:
-        if binding.ready_within_s and binding.state in _UNREADY:
+        was = self.state.journal.ledger.claims.was_ready(binding)
+        if binding.ready_within_s and binding.state in _UNREADY and not was:
             self._late[binding.id] = now + binding.ready_within_s
 
     # --------------------------------------------------------------------------------------- reports

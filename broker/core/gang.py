@@ -23,7 +23,7 @@ def ready(
 
     `verified` are bindings of this gang alone, all of them not ready yet.
     """
-    if binding.gang not in ledger.stood and (
+    if not ledger.was_ready(binding) and (
         ledger.count(binding.gang, *_OVER) or len(verified) < ledger.count(binding.gang, *_UNREADY)
     ):
         return []
@@ -60,7 +60,7 @@ def fallen(ledger: ClaimLedger, binding: Binding, why: str) -> list[facts.Bindin
     """What the end of one binding does to the rest of its gang: nothing, if it stands alone or its gang
     stands.
     """
-    if not binding.gang or binding.gang in ledger.stood:
+    if not binding.gang or ledger.was_ready(binding):
         return []
     reason = f"gang {binding.gang} cannot become ready: {binding.id} on {binding.host}: {why}"
     return [

@@ -135,6 +135,27 @@ def test_a_gang_that_is_not_ready_in_time_is_released() -> None:
     assert {one.binding.reason for one in cluster.see().bindings.values()} == {"not ready in time"}
 
 
+@pytest.mark.parametrize("hosts", [("node1",), ("node1", "node2")], ids=["alone", "gang"])
+def test_what_was_ready_in_time_has_all_the_time_to_be_ready_again(hosts: tuple[str, ...]) -> None:
+    """The time was for the begin: a power cut of nodes and broker releases no job's binding."""
+    cluster = Cluster(*hosts)
+    gang(cluster, ready_within_s=30)
+    for node in cluster.nodes.values():
+        node.to(READY)
+    for node in cluster.nodes.values():
+        node.to(BindingState.PREPARING, reason="the host was rebooted")
+    assert set(cluster.states().values()) == {"preparing"}
+    cluster.restart()
+    for _ in range(5):
+        cluster.world.wait(9, step=3)
+        for node in cluster.nodes.values():
+            node.heartbeat()
+    assert set(cluster.states().values()) == {"preparing"}
+    for node in cluster.nodes.values():
+        node.to(READY)
+    assert set(cluster.states().values()) == {"ready"}
+
+
 def test_a_gang_is_judged_whole_two_of_it_cannot_have_the_same() -> None:
     cluster = Cluster("node1", "node2")
     claim = cluster.claim("train")

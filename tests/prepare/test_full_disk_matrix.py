@@ -122,6 +122,17 @@ class Shortage:
             self.disk.free()
             self.world.ahead += 2.0
 
+    def play(self, world: World, scenario: Scenario, at: Point) -> None:
+        """All of a scenario, with no room from a point on, and then with room."""
+        self.world, world.each = world, self.turn
+        scenario.before(world)
+        self.watch.begin(at)
+        self.act(scenario)
+        assert self.watch.at is None or at.turn, f"{at} was not passed"
+        while self.left:
+            world.executor.advance()
+            self.turn()
+
     def act(self, scenario: Scenario) -> None:
         """An order that is refused was not taken, and is given again once there is room."""
         assert self.world is not None
@@ -139,14 +150,7 @@ def short(disk: Disk, place: Path, group: Cgroup, scenario: Scenario, at: Point)
     shortage = Shortage(disk)
     try:
         with worlds(place, group, shortage.watch) as node:
-            shortage.world, node.each = node, shortage.turn
-            scenario.before(node)
-            shortage.watch.begin(at)
-            shortage.act(scenario)
-            assert shortage.watch.at is None or at.turn, f"{at} was not passed"
-            while shortage.left:
-                node.executor.advance()
-                shortage.turn()
+            shortage.play(node, scenario, at)
             assert_end(node, scenario._replace(end=reached(node, scenario)))
     finally:
         disk.close()
