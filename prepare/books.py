@@ -106,7 +106,7 @@ class Books:
     def _at(self, entry: Entry, number: int) -> At:
         peers = _Peers(entry, self._by_key.get(entry.keys[number], {}))
         progress = entry.progress.setdefault(number, {})
-        rollback = entry.phase is Phase.UNDOING
+        rollback = entry.phase is Phase.UNDOING and not entry.order.stood
         host = entry.order.binding.host
         return At(
             self.node,

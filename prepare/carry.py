@@ -55,11 +55,12 @@ class Carrier(Books):
     def _replan(self, entry: Entry, instances: InstanceMap) -> Entry:
         """The machine was started anew: the same binding with the steps of today, or on its way to fail."""
         order = entry.order
+        stood = order.stood or entry.phase is Phase.READY
         try:
             planned = plan(order.binding, order.claim, instances, self.node.settings, entry.words)
             self.admit(planned, entry.id, void=False)
         except PlanRefused as error:
-            self._move(entry, Event.VOID, boot=self.boot)
+            self._move(entry, Event.VOID, boot=self.boot, stood=stood)
             self._move(entry, Event.FAILED, reason=str(error))
             entry.void = False
             return entry
@@ -71,7 +72,9 @@ class Carrier(Books):
         ]
         works = [msgspec.structs.replace(work, state=StepState.BEGUN) for work in works]
         following = PHASES.step(entry.phase, Event.VOID)
-        renewed = msgspec.structs.replace(order, phase=following, boot=self.boot, steps=len(works))
+        renewed = msgspec.structs.replace(
+            order, phase=following, boot=self.boot, steps=len(works), stood=stood
+        )
         self.journal.begin(renewed, works, epoch=0)
         self._forget(entry)
         return self._add(Entry(renewed, works, entry.words, served=entry.served))

@@ -72,6 +72,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: float = 0
     """Wall time, only for showing."""
     release_op: str = ""
+    stood: bool = False
+    """It was ready before the machine was started anew."""
     taken_up: bool = False
     """It was made ready before the journal was lost."""
 

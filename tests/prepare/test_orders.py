@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.prepare.world import FULL_ASK, OTHER, OWN, Disk, World
-from xce.model.claim import Ask, BindingState, MountAsk
+from xce.model.claim import Ask, BindingState, MountAsk, SharedAsk
 from xce.model.instance import Health
 from xce.prepare.entry import StepState
 from xce.prepare.execute import Refused
@@ -146,6 +146,27 @@ def test_a_release_that_a_failure_of_the_machine_interrupts_leaves_nothing(world
     report = world.bind(FULL_ASK, cards=["full"])
     world.reboot(disk.state)
     assert world.release(report.binding).state is RELEASED
+    assert world.leftovers() == []
+
+
+def test_what_cannot_be_made_ready_again_after_a_reboot_keeps_its_results_for_as_long_as_any_other(
+    world: World,
+) -> None:
+    """It was ready, and its job ran: it is no attempt that came to nothing."""
+    now = [1000.0]
+    world.overrides["wall"] = lambda: now[0]
+    world.restart()
+    one = world.bind(Ask(shared=[SharedAsk(volume="home")]), cards=["full"], retention_s=3600)
+    result = Path(world.variables(one.binding)["XCE_DIR_OUT"], "result")
+    result.write_text("precious")
+    world.reboot()
+    world.executor.resume({})
+    assert world.settled(one.binding).state is FAILED
+    assert result.read_text() == "precious"
+    assert len(world.journal.kept) == 1
+    now[0] += 4000
+    world.until(lambda: not world.journal.kept)
+    assert not result.exists()
     assert world.leftovers() == []
 
 
