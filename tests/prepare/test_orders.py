@@ -173,7 +173,8 @@ def test_what_cannot_be_made_ready_again_after_a_reboot_keeps_its_results_for_as
 def test_what_waits_for_the_inventory_after_a_reboot_can_be_released(world: World) -> None:
     report = world.bind(FULL_ASK, cards=["full"])
     world.reboot()
-    assert world.release(report.binding).state is RELEASED
+    world.release(report.binding)
+    assert world.over(report.binding).state is RELEASED
     assert world.leftovers() == []
 
 
@@ -181,7 +182,7 @@ def test_a_release_goes_on_after_a_reboot(world: World) -> None:
     report = world.bind(FULL_ASK, cards=["full"])
     world.executor.release(op_id="end", epoch=1, binding=report.binding)
     world.reboot()
-    assert world.settled(report.binding).state is RELEASED
+    assert world.over(report.binding).state is RELEASED
     assert world.leftovers() == []
 
 

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.prepare.points import SCENARIOS, Point, Scenario, Watch, again, assert_end, passed, sample, worlds
+from tests.prepare.points import (
+    READY,
+    SCENARIOS,
+    Point,
+    Scenario,
+    Watch,
+    again,
+    assert_end,
+    passed,
+    sample,
+    worlds,
+)
 from tests.prepare.world import World
 from xce.linux.cgroup import Cgroup
 
@@ -51,6 +62,8 @@ def rebooted(place: Path, group: Cgroup, scenario: Scenario, at: Point, *, told:
         assert watch.at is None or at.turn, f"it was not rebooted at {at}"
         watch.begin()
         node.reboot()
+        node.executor.advance()
+        assert READY not in {report.state for report in node.executor.reports()}, "by the record alone"
         node.executor.resume(node.instances)
         for binding in scenario.end:
             if not told and binding in node.executor.entries:
