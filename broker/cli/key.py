@@ -150,6 +150,19 @@ def _save(pair: keys.KeyPair, secret: Path, public: Path) -> None:
         secret.unlink()
         raise
     if pair.role == "broker":
+        _hand_over(secret)
+
+
+def _hand_over(secret: Path) -> None:
+    """Where the packaged broker looks for its key, its user must be able to read it; another broker's key is
+    its maker's.
+    """
+    place = Path(os.path.abspath(secret)).parent
+    try:
+        named = Path(of_this_host(CONFIGURATION).key).parent
+    except UsageError:
+        named = KEYS
+    if place in {KEYS, named}:
         give_to_service(secret)
 
 
@@ -195,7 +208,7 @@ def _make_next(secret: Path, public: Path) -> None:
     with owner_of(secret):
         pair = keys.load(secret, secret=True)
     keys.save(keys.KeyPair(pair.name, pair.role, pair.public), public)
-    give_to_service(secret)
+    _hand_over(secret)
 
 
 def _refuse_unannounced(following: Path) -> None:

@@ -35,7 +35,8 @@ def place_of(options: argparse.Namespace, *, make: bool = False) -> Place:
     place = Place(Path(of_this_host(options.config).state_directory))
     if make and place.directory.parent.is_dir() and not os.path.lexists(place.directory):
         place.directory.mkdir(mode=0o750)
-        give_to_service(place.directory)
+        if options.config == CONFIGURATION:
+            give_to_service(place.directory)
     if not place.directory.is_dir():
         hint = f"run it on the broker's host, or give --config; {options.config} names the directory"
         raise UsageError(f"cannot use {place.directory}: there is no such directory", hint)

@@ -153,6 +153,23 @@ def test_a_first_key_of_the_broker_makes_its_directory(
     assert stat.S_IMODE((tmp_path / "xce" / "keys" / "broker.key").stat().st_mode) == 0o600
 
 
+@pytest.mark.root
+@pytest.mark.parametrize(("place", "owner"), [("service", 65534), ("elsewhere", 0)])
+def test_the_brokers_key_is_its_services_where_that_looks_for_it_and_its_makers_elsewhere(
+    place: str, owner: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a host with the packages `./dev demo` made a key that its own broker, of root, did not trust."""
+    for name in ("service", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broker.yaml").write_text(f"key: {tmp_path}/service/broker.key\n")
+    monkeypatch.setattr("xce.broker.cli.key.CONFIGURATION", tmp_path / "broker.yaml")
+    monkeypatch.setattr("xce.broker.cli.statedir.SERVICE_USER", "nobody")
+    assert main(["key", "new", "broker", "--directory", str(tmp_path / place)]) == 0
+    assert main(["key", "rotate", "--directory", str(tmp_path / place)]) == 0
+    made = (tmp_path / place / "broker.key", tmp_path / place / "broker.next.key")
+    assert [key.stat().st_uid for key in made] == [owner, owner]
+
+
 def test_a_key_is_never_overwritten(tmp_path: Path, capsys: Output) -> None:
     arguments = ["key", "new", "broker", "--directory", str(tmp_path)]
     assert main(arguments) == 0
