@@ -88,9 +88,11 @@ def test_what_no_claim_owns_is_in_the_status_with_what_keeps_devices(site: Site)
     agent.start()
     site.until(lambda: agent.status()["claims"]["orphans"])
     claims = agent.status()["claims"]
-    assert claims["orphans"] == [f"control group {lost.path} (1 processes)", f"directory {directory}"]
+    group, place = f"control group {lost.path} (1 processes)", f"directory {directory}"
+    foreign = "not ours: no agent has written its name on it"
+    assert claims["orphans"] == [f"{group}: {foreign}", f"{place}: {foreign}"]
     shown = agent.command("status")
-    assert f"no claim owns control group {lost.path} (1 processes), directory {directory}" in shown.stdout
+    assert f"no claim owns {group}: {foreign}, {place}: {foreign}" in shown.stdout
     assert f"0 on this host, devices are kept by {claims['devices']}" in shown.stdout
     assert claims["devices"] in {"bpf", "v1"}
     assert shown.returncode == 1, "somebody has to look at it"
