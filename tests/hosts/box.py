@@ -6,7 +6,8 @@
         host.boot()                 # the same disk and machine id, another boot id
 
 A host is a process tree in namespaces of its own with systemd as PID 1, a journal, and a whole cgroup v2
-hierarchy below one group of this machine. Its disk is an overlay in a temporary folder on the base tree.
+hierarchy below one group of this machine. Its disk is an overlay in a temporary folder on the base tree,
+and goes with it; its console stays.
 Every mount is made in a private mount namespace and ends with the host. Needs root, systemd-container,
 mmdebstrap and a Debian mirror for the first build; without them the tests are skipped, with the reason.
 """
@@ -131,6 +132,8 @@ class Host:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.crash()
+        # 50 MB each, of which pytest would keep three runs.
+        subprocess.run(["rm", "-r", "--one-file-system", self.disk], check=False, timeout=WITHIN_S)
 
     # ------------------------------------------------------------------------------------------- power
 
