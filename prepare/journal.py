@@ -17,42 +17,23 @@ import os
 import sqlite3
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from xce.linux.paths import sync_directory
 from xce.model.claim import Binding, BindingState, Claim
-from xce.prepare import journalnames
-from xce.prepare.journalfile import Key, checksum_of, connect, copied, salvage, version_of, whole
+from xce.prepare import journalfile, journalnames
+from xce.prepare.journalfile import COUNT, LOST, STEPS, Head, Key, checksum_of, copied, salvage
 from xce.prepare.journalnames import FILE, HEAD
 from xce.prepare.step import Evidence, Kept, Step
 
 TOMBSTONES = 4096
 """Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
-_LOST, _GONE = "its log was lost", "it is gone"
-_TABLES = """
-CREATE TABLE IF NOT EXISTS record (
-    kind TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
-    body BLOB NOT NULL, checksum BLOB NOT NULL,
-    PRIMARY KEY (kind, name, number)
-) WITHOUT ROWID
-"""
-
-STEPS: Sequence[str] = (_TABLES,)
-"""Step n takes the file from version n to n + 1. Add steps; never change one that was released."""
-
 T = TypeVar("T", bound=msgspec.Struct)
-_COUNT: Key = ("head", "", 0)
 
 
 class NotRecorded(Exception):
     """The disk did not take a record; nothing was written, and nothing may be done."""
-
-
-class TooNew(Exception):
-    """The file is of a newer version than this program: it is left to that one."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -108,29 +89,22 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tombstones: int = 0
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often something was written."""
-
-    strokes: int = 0
-
-
 class Journal:
     """The records of one node, in `directory`. Raises `TooNew`, and OSError if it cannot be opened at all."""
 
     def __init__(self, directory: str, *, steps: Sequence[str] = STEPS) -> None:
-        self._steps = steps
         self.path, self._head = f"{directory}/{FILE}", f"{directory}/{HEAD}"
         os.makedirs(directory, 0o700, exist_ok=True)
         self._raw: dict[Key, bytes] = {}
         self.set_aside = ""
         """Where a damaged file was put, by this start."""
-        problem = self._damage()
+        problem = journalfile.damage(self.path, self._head, steps)
         carried = salvage(self.path) if problem else {}
-        if problem.startswith(_LOST):  # older than what is true: only what has ended is still so
+        if problem.startswith(LOST):  # older than what is true: only what has ended is still so
             carried = {key: body for key, body in carried.items() if key[0] in {"tombstone", "standing"}}
         if problem:
             self._set_aside()
-        self._connection = self._open()
+        self._connection = journalfile.opened(self.path, steps)
         if problem:
             self._start_again(problem, carried)
         else:
@@ -138,7 +112,7 @@ class Journal:
         self._found = set(self._raw)
         """Records that are as this process found them."""
         self._unknown: dict[Key, dict[str, Any]] = {}
-        self.strokes = (self._get(*_COUNT, Head) or Head()).strokes
+        self.strokes = (self._get(*COUNT, Head) or Head()).strokes
         """How often something was written."""
         self._synced = True
         self._tell_head()
@@ -254,7 +228,7 @@ class Journal:
         merged: dict[Key, bytes | None] = {}
         for key, record in changes.items():
             merged[key] = None if record is None else self._body(key, record)
-        merged[_COUNT] = msgspec.json.encode(Head(strokes=self.strokes + 1))
+        merged[COUNT] = msgspec.json.encode(Head(strokes=self.strokes + 1))
         try:
             if synced is not self._synced:
                 self._connection.execute(f"PRAGMA synchronous={'FULL' if synced else 'NORMAL'}")
@@ -290,12 +264,7 @@ class Journal:
     def _tell_head(self) -> None:
         """After the disk has it. Where that cannot be, a loss would not be seen; nothing else is wrong."""
         with contextlib.suppress(OSError):
-            how = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-            fd = os.open(self._head, how, 0o600)
-            try:
-                os.write(fd, f"{self.strokes:020d}\n".encode("ascii"))
-            finally:
-                os.close(fd)
+            journalfile.tell(self._head, self.strokes)
 
     def _write(self, key: Key, body: bytes | None) -> None:
         if body is None:
@@ -317,67 +286,6 @@ class Journal:
         return found
 
     # --------------------------------------------------------------------------------------------- opening
-
-    def _open(self) -> sqlite3.Connection:
-        if not os.path.exists(self.path):
-            self._make()
-        connection = connect(self.path)
-        self._bring_up(connection)
-        return connection
-
-    def _bring_up(self, connection: sqlite3.Connection) -> None:
-        """Take a whole file from its version to ours: all steps, or none."""
-        missing = self._steps[version_of(connection) :]
-        if not missing:
-            return
-        with connection:
-            connection.execute("BEGIN IMMEDIATE")
-            for step in missing:
-                connection.execute(step)
-            connection.execute(f"PRAGMA user_version={len(self._steps)}")
-
-    def _make(self) -> None:
-        """A file that is empty was damaged: a new one gets its name when it is whole."""
-        new = f"{self.path}.new"
-        for old in (new, f"{new}-wal", f"{self.path}-wal"):  # another file's log would be taken into this one
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(old)
-        os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        with contextlib.closing(connect(new)) as connection:
-            self._bring_up(connection)
-        os.rename(new, self.path)
-        sync_directory(os.path.dirname(self.path))
-
-    def _damage(self) -> str:
-        """What is wrong with the file; '' if it is whole, or not there and never was."""
-        try:
-            size = os.stat(self.path).st_size
-        except FileNotFoundError:
-            return _GONE if _told(self._head) else ""
-        if size == 0:
-            return "it is empty"
-        try:
-            with contextlib.closing(connect(self.path)) as connection:
-                known, version = len(self._steps), version_of(connection)
-                if version > known:
-                    words = f"{self.path} is of version {version}, this program knows up to {known}"
-                    raise TooNew(f"{words}: install the version that wrote it, or a newer one")
-                if version == 0:
-                    return "it has no version"
-                answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
-                if answer != "ok":
-                    return str(answer)
-                return self._lost(connection) if whole(connection) else "a record is damaged"
-        except sqlite3.Error as error:
-            return str(error)
-
-    def _lost(self, connection: sqlite3.Connection) -> str:
-        """Whether strokes are missing that were written; '' if none are, or nothing tells."""
-        told = _told(self._head)
-        query = "SELECT body FROM record WHERE kind=? AND name=? AND number=?"
-        row = connection.execute(query, _COUNT).fetchone()
-        found = msgspec.json.decode(row[0], type=Head).strokes if row else 0
-        return f"{_LOST}: it ends with stroke {found} of {told}" if found < told else ""
 
     def _set_aside(self) -> None:
         self.set_aside = journalnames.aside(os.path.dirname(self.path))
@@ -424,8 +332,8 @@ def live(directory: str) -> list[Order]:
     """
     path = f"{directory}/{FILE}"
     if not os.path.exists(path):
-        if _told(f"{directory}/{HEAD}"):
-            raise ValueError(f"cannot read the journal {path}: {_GONE}")
+        if journalfile.told(f"{directory}/{HEAD}"):
+            raise ValueError(f"cannot read the journal {path}: {journalfile.GONE}")
         return []
     try:
         with copied(path) as copy, contextlib.closing(sqlite3.connect(copy)) as connection:
@@ -433,14 +341,6 @@ def live(directory: str) -> list[Order]:
         return [msgspec.json.decode(body, type=Order) for (body,) in rows]
     except (OSError, sqlite3.Error, msgspec.MsgspecError) as error:
         raise ValueError(f"cannot read the journal {path}: {error}") from error
-
-
-def _told(head: str) -> int:
-    """How many strokes there were; 0 if nothing tells."""
-    try:
-        return int(Path(head).read_text("ascii"))
-    except (OSError, ValueError):
-        return 0
 
 
 def _unknown(held: bytes, kind: type[msgspec.Struct]) -> dict[str, Any]:

@@ -10,8 +10,13 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TypeAlias
+
+import msgspec
+
+from xce.linux.paths import sync_directory
 
 Key: TypeAlias = tuple[str, str, int]
 """Kind, name, number."""
@@ -19,6 +24,31 @@ _LOG_PAGES = 100
 """Of the log, before it is taken into the file: one in some twenty strokes, for two more syncs."""
 _CHECKSUM_BYTES = 16
 _COPIES = 20
+LOST, GONE = "its log was lost", "it is gone"
+"""What can be wrong with a journal, beside damage."""
+_TABLES = """
+CREATE TABLE IF NOT EXISTS record (
+    kind TEXT NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
+    body BLOB NOT NULL, checksum BLOB NOT NULL,
+    PRIMARY KEY (kind, name, number)
+) WITHOUT ROWID
+"""
+
+STEPS: Sequence[str] = (_TABLES,)
+"""Step n takes the file from version n to n + 1. Add steps; never change one that was released."""
+
+COUNT: Key = ("head", "", 0)
+"""The record that says how many strokes there were."""
+
+
+class TooNew(Exception):
+    """The file is of a newer version than this program: it is left to that one."""
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How often something was written."""
+
+    strokes: int = 0
 
 
 @contextlib.contextmanager
@@ -95,3 +125,86 @@ def checksum_of(key: Key, body: bytes) -> bytes:
     """Of a record."""
     place = "\0".join(str(part) for part in key).encode()
     return hashlib.blake2b(place + b"\0" + body, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def opened(path: str, steps: Sequence[str]) -> sqlite3.Connection:
+    """The file, made if it is not there, and brought up to our version."""
+    if not os.path.exists(path):
+        _make(path, steps)
+    connection = connect(path)
+    _bring_up(connection, steps)
+    return connection
+
+
+def _bring_up(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
+    """Take a whole file from its version to ours: all steps, or none."""
+    missing = steps[version_of(connection) :]
+    if not missing:
+        return
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for step in missing:
+            connection.execute(step)
+        connection.execute(f"PRAGMA user_version={len(steps)}")
+
+
+def _make(path: str, steps: Sequence[str]) -> None:
+    """A file that is empty was damaged: a new one gets its name when it is whole."""
+    new = f"{path}.new"
+    for old in (new, f"{new}-wal", f"{path}-wal"):  # another file's log would be taken into this one
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(old)
+    os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with contextlib.closing(connect(new)) as connection:
+        _bring_up(connection, steps)
+    os.rename(new, path)
+    sync_directory(os.path.dirname(path))
+
+
+def damage(path: str, head: str, steps: Sequence[str]) -> str:
+    """What is wrong with the file; '' if it is whole, or not there and never was. Raises `TooNew`."""
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError:
+        return GONE if told(head) else ""
+    if size == 0:
+        return "it is empty"
+    try:
+        with contextlib.closing(connect(path)) as connection:
+            known, version = len(steps), version_of(connection)
+            if version > known:
+                words = f"{path} is of version {version}, this program knows up to {known}"
+                raise TooNew(f"{words}: install the version that wrote it, or a newer one")
+            if version == 0:
+                return "it has no version"
+            answer = connection.execute("PRAGMA integrity_check").fetchone()[0]
+            if answer != "ok":
+                return str(answer)
+            return _lost(connection, head) if whole(connection) else "a record is damaged"
+    except sqlite3.Error as error:
+        return str(error)
+
+
+def _lost(connection: sqlite3.Connection, head: str) -> str:
+    """Whether strokes are missing that were written; '' if none are, or nothing tells."""
+    query = "SELECT body FROM record WHERE kind=? AND name=? AND number=?"
+    row = connection.execute(query, COUNT).fetchone()
+    found = msgspec.json.decode(row[0], type=Head).strokes if row else 0
+    return f"{LOST}: it ends with stroke {found} of {told(head)}" if found < told(head) else ""
+
+
+def told(head: str) -> int:
+    """How many strokes there were; 0 if nothing tells."""
+    try:
+        return int(Path(head).read_text("ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def tell(head: str, strokes: int) -> None:
+    """Say how many there were. Raises OSError."""
+    fd = os.open(head, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, f"{strokes:020d}\n".encode("ascii"))
+    finally:
+        os.close(fd)

@@ -15,15 +15,13 @@ from xce.linux import mountapi, syscalls
 from xce.model.claim import Ask, BindingState, MountAsk
 from xce.prepare.execute import Known, Refused
 from xce.prepare.journal import (
-    STEPS,
     TOMBSTONES,
     Journal,
     NotRecorded,
     Tombstone,
-    TooNew,
     live,
 )
-from xce.prepare.journalfile import checksum_of
+from xce.prepare.journalfile import STEPS, TooNew, checksum_of
 
 READY = BindingState.READY
 
