@@ -294,8 +294,13 @@ class BindHandler(Plain[Bind]):
 
     def undo(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         """Take it off."""
-        if "root" not in evidence:
-            return Done()  # it was not even looked at
+        if "root" not in evidence:  # it was not even looked at, unless that note was lost
+            there, source = at_point(step.point, at), at_point(step.source, at)
+            if there and source and there[-1].device == source[-1].device:
+                return unmount(there[-1], at)
+            if not there:
+                remove_point(step.point)
+            return Done()
         ours = having(device=evidence["device"], root=evidence["root"])
         return take_off(step.point, ours, evidence, at, whose=Whose.CLAIMANTS)
 

@@ -17,6 +17,7 @@ import pytest
 from tests.fakes.damage import Damage, to_each
 from tests.prepare.points import (
     READY,
+    RELEASED,
     SCENARIOS,
     Point,
     Scenario,
@@ -134,6 +135,28 @@ def goes_on(node: World, scenario: Scenario, found: Damage) -> None:
             node.over("b1")
     again(node, scenario)
     assert_end(node, scenario)
+
+
+FRAME = 24 + 4096
+"""Of SQLite's log, whose head has 32 bytes."""
+
+
+def test_c_sta_01_a_log_that_ends_early_leaves_no_mount_behind_a_release(fast: Path, world: World) -> None:
+    """What was noted for a volume's mount was not waited for, so nobody sees that it is missing."""
+    for count in range(8):
+        group = world.group.child(str(count))
+        with struck(fast / str(count), group, SCENARIOS["prepare"], None) as node:
+            as_killed(node)
+            log = node.place / "state/claims.sqlite-wal"
+            log.write_bytes(log.read_bytes()[: 32 + count * FRAME])
+            node.start()
+            if node.executor.recovering:
+                taken_up(node)
+                node.over("b1")
+            again(node, SCENARIOS["release"])
+            assert node.report("b1").state is RELEASED
+            assert node.leftovers() == []
+        group.remove()
 
 
 @contextlib.contextmanager
