@@ -217,7 +217,9 @@ class Core:
 
     def idle(self) -> bool:
         """Whether nothing has come up since `due` was asked."""
-        return self.phase is Phase.SYNCED and not self._effects and not self._waits()
+        if self.phase is not Phase.SYNCED or self._effects or self._whole or self._inventories_wanted:
+            return False
+        return not self.book.pending() and not self.holdings.pending()
 
     def due(self, now: float) -> float:
         """When `step` wants to be called next, unless something is heard; `NEVER` if nothing is planned."""

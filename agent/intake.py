@@ -5,7 +5,7 @@ table, the rest is kept with its text until the next run, for `status` and `expl
 were refused only because the broker had not let in their type yet is asked for again when it has.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -24,20 +24,10 @@ from xce.reporters.frame import LIMITS, Frame, Refusal, TooLong, parse_line
 from xce.reporters.result import RunResult
 
 KEPT = LIMITS.refusals
-CLEAN_LINES, CLEAN_BYTES = 16, 16 << 10
-"""Of a run that is kept to be compared with the next one."""
 _TO_COME = frozenset({State.WAITING, State.RUNNING, State.STOPPING})
 """States of a reporter that may still be heard for the first time."""
 SHOWN_S = 60.0
 """How long a line of a persistent reporter that could not be read is shown, at least."""
-
-
-class Clean(msgspec.Struct, frozen=True):
-    """A run of which all was taken: a later one that says the same need not be read."""
-
-    lines: list[bytes | TooLong]
-    notes: list[str]
-    values: Mapping[str, Reading]
 
 
 class Account:
@@ -58,8 +48,8 @@ class Account:
         self.elim: elim.Stream | None = None
         self.heard = False
         """It has given something, or ended, since the agent's start."""
-        self.clean: Clean | None = None
-        """The newest run, if all of it was taken and nothing else is to be said of it."""
+        self.values: Mapping[str, Reading] | None = None
+        """Of the newest run, if all of it was taken and nothing else is to be said of it."""
         self.told: tuple[object, ...] = ()
         """What the node was told of its state last, and from what."""
         self._refused_at: dict[int, float] = {}
@@ -174,8 +164,6 @@ class Intake:
     def run_finished(self, name: str, result: RunResult) -> str:
         """A run is over; see `reporters.result.Sink`."""
         account = self.accounts[name]
-        if self._same_again(name, account, result):
-            return ""
         account.exit = result.exit
         account.heard = True
         if account.streaming and not result.not_applicable:
@@ -188,16 +176,12 @@ class Intake:
         self._maybe_warm()
         return account.trouble if outcome.refused and not outcome.frames else ""
 
-    def _same_again(self, name: str, account: Account, result: RunResult) -> bool:
-        """Whether a run says all that the one before it said, as most do: then it is not read again."""
-        clean = account.clean
-        if clean is None or clean.lines != result.lines or clean.notes != result.notes:
+    def again(self, name: str, run: int, at: float) -> bool:
+        """See `reporters.result.Sink`: what was read then is not read again."""
+        account = self.accounts[name]
+        if account.values is None:
             return False
-        if result.fault or result.not_applicable:
-            return False
-        return self.node.table.again(
-            name, clean.values, run=result.run, at=result.started_at, ttl=account.ttl
-        )
+        return self.node.table.again(name, account.values, run=run, at=at, ttl=account.ttl)
 
     def _outcome(self, name: str, account: Account, result: RunResult) -> Outcome:
         """What a one-shot run gives."""
@@ -209,9 +193,9 @@ class Intake:
             names=self.node.table.names(name),
             promised=cage.expected(account.candidate.settings, self._assigned(name)),
         )
+        bad = result.fault or result.not_applicable or result.notes
         more = outcome.silent or outcome.refusals or outcome.notes or outcome.conditions or outcome.instances
-        keep = not (result.fault or result.not_applicable or more) and _short(result.lines)
-        account.clean = Clean(result.lines, result.notes, outcome.values) if keep else None
+        account.values = None if bad or more else outcome.values
         return outcome
 
     def frame(self, name: str, line: bytes | TooLong, number: int, at: float) -> None:
@@ -346,12 +330,6 @@ class Intake:
             if (interval := _interval(self.types, one)) is not None
         ]
         self._assign(name, min(of_types, default=None), assigned)
-
-
-def _short(lines: Sequence[bytes | TooLong]) -> bool:
-    if len(lines) > CLEAN_LINES:
-        return False
-    return sum(len(line) for line in lines if isinstance(line, bytes)) <= CLEAN_BYTES
 
 
 def settings_file(candidate: Candidate) -> str:

@@ -101,7 +101,11 @@ class Node:
     def pending(self) -> bool:
         """Whether any `take` might give something."""
         return bool(
-            self._dirty_states or self._gone or self._new_inventories or self.table.news or self.types.untold
+            self._dirty_states
+            or self._gone
+            or self._new_inventories
+            or self.table.news
+            or (self.types.untold and not self.types.alone)
         )
 
     def take_feeds(self, now: float, *, urgent_s: float) -> list[FeedTick]:

@@ -89,6 +89,10 @@ class Trial:
 
     # ------------------------------------------------------------------------------------------- sink
 
+    def again(self, _name: str, _run: int, _at: float) -> bool:
+        """Of the supervisor's sink: each run is shown."""
+        return False
+
     def run_finished(self, _name: str, result: RunResult) -> str:
         """Of the supervisor's sink: the run is over."""
         for number, line in enumerate(result.lines, 1):

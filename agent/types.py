@@ -31,7 +31,8 @@ class Types:
         """Counts changes of `in_force`."""
         self._declared: dict[str, list[ResourceType]] = {}
         self._verdicts: dict[str, str] = {}
-        self._untold: set[str] = set()
+        self.untold: set[str] = set()
+        """Files with declarations that the broker was not asked about; of no use while there is none."""
         self._settle()
 
     def learn(self, types: Iterable[ResourceType]) -> None:
@@ -47,10 +48,10 @@ class Types:
             return
         if now:
             self._declared[file] = now
-            self._untold.add(file)
+            self.untold.add(file)
         else:
             self._declared.pop(file, None)
-            self._untold.discard(file)
+            self.untold.discard(file)
         for kind in before:
             self._verdicts.pop(kind.name, None)
         self._settle()
@@ -62,26 +63,21 @@ class Types:
 
     def take_untold(self) -> dict[str, list[ResourceType]]:
         """Declarations that the broker is to be asked about, by file."""
-        told, self._untold = self._untold, set()
+        told, self.untold = self.untold, set()
         return {} if self.alone else {file: self._declared[file] for file in sorted(told)}
 
     def ask_again(self) -> None:
         """There is a broker that may not have been asked."""
-        self._untold = set(self._declared)
+        self.untold = set(self._declared)
 
     def ask_about_refused(self) -> None:
         """Have what the broker refused be asked again: its policy or its disk may be another by now."""
         refused = {name for name, verdict in self._verdicts.items() if verdict}
-        self._untold |= {
+        self.untold |= {
             file
             for file, kinds in self._declared.items()
             if refused.intersection(kind.name for kind in kinds)
         }
-
-    @property
-    def untold(self) -> bool:
-        """Whether `take_untold` has something."""
-        return bool(self._untold) and not self.alone
 
     def _settle(self) -> None:
         """Decide anew what is in force, from everything that is known."""

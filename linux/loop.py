@@ -174,8 +174,7 @@ class Loop:
         except BlockingIOError:
             return
         for at in range(0, len(told), _SIGNAL):
-            if callback := self._signals.get(int.from_bytes(told[at : at + 4], sys.byteorder)):
-                self._call(callback)
+            self._call(self._signals[int.from_bytes(told[at : at + 4], sys.byteorder)])
 
     def after_turn(self, callback: Callback) -> None:
         """Call `callback()` at the end of every turn, and before the first wait.
@@ -213,8 +212,9 @@ class Loop:
             heapq.heappop(timers)
             self.cancelled -= 1
         wait = -1.0 if at_most is None else at_most
-        if timers and (at_most is None or timers[0][0] - self.now() < at_most):
-            wait = max(0.0, timers[0][0] - self.now())
+        if timers:
+            until = max(0.0, timers[0][0] - self.now())
+            wait = until if at_most is None else min(until, at_most)
         for fd, events in self._epoll.poll(wait):
             # A callback of this turn may have closed the descriptor and another opened under its number: the
             # newcomer is not meant, and if it is ready the next turn says so.
@@ -225,8 +225,8 @@ class Loop:
                 self._call(watch.reader)
             if watch.writer is not None and events & _WRITABLE:
                 self._call(watch.writer)
-        if timers and timers[0][0] <= self.now():
-            self._run_due(self.now())
+        if timers and timers[0][0] <= (now := self.now()):
+            self._run_due(now)
         self._run_hooks()
 
     def _run_due(self, now: float) -> None:
@@ -240,7 +240,10 @@ class Loop:
                 self.cancelled -= 1
                 continue
             args, timer.callback, timer.args = timer.args, None, ()
-            self._call(callback, *args)
+            try:
+                callback(*args)
+            except Exception as error:  # noqa: BLE001 - as in `_call`
+                self.on_error(error, callback)
 
     def _run_hooks(self) -> None:
         for hook in self._hooks:

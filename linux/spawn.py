@@ -50,13 +50,16 @@ def spawn(
     """
     syscalls.close_on_exec_from(3)
     lifted: list[int] = []
-    if min(fds.values(), default=3) <= max(2, 2, *fds):  # hardly ever
-        fds, lifted = _lift(fds)
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     try:
-        actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
-            null for null in _NULL if null[1] not in fds
-        ]
-        actions += [(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in fds.items()]
+        for theirs, ours in fds.items():
+            if ours <= 2 or (ours in fds and ours != theirs):  # the child's own will be there by then
+                ours = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, max(*fds, 2) + 1)  # noqa: PLW2901
+                lifted.append(ours)
+            actions.append((os.POSIX_SPAWN_DUP2, ours, theirs))
+        for null in _NULL:
+            if null[1] not in fds:
+                actions.append(null)  # noqa: PERF401 - a comprehension is one call more
         pid = os.posix_spawn(
             argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_ALL_SIGNALS
         )
@@ -82,13 +85,3 @@ def handle(child: Child) -> int:
         os.close(fd)
         raise ChildProcessError(errno.ECHILD, "the child that was started has died") from error
     return fd
-
-
-def _lift(fds: Mapping[int, int]) -> tuple[dict[int, int], list[int]]:
-    """Copies of those of our descriptors whose numbers the child will overwrite, moved out of the way."""
-    wanted, lifted = dict(fds), []
-    for theirs, ours in fds.items():
-        if ours != theirs and (ours in fds or ours <= 2):
-            wanted[theirs] = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, max(*fds, 2) + 1)
-            lifted.append(wanted[theirs])
-    return wanted, lifted

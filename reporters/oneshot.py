@@ -41,7 +41,9 @@ class OneShot(Run):
         self._line_bytes = start.line_bytes
         self._lines: Lines | None = None
         """Of what is read before the end."""
-        self.kept: list[bytes | TooLong] = []
+        self.said: bytes | None = None
+        """All that it has printed, if that is little and was read at once at its end: mostly."""
+        self._kept: list[bytes | TooLong] = []
         self._kept_bytes = 0
         self._timer = loop.call_at(self.started_at + min(UNWATCHED, timeout), self._attend)
 
@@ -62,7 +64,9 @@ class OneShot(Run):
         if self._fds:  # mostly: it was so quick that nobody has watched
             (out, err), self._fds = self._fds, ()
             said, complained = remains(out), remains(err)
-            if said and self._ending is None:
+            if len(said) <= KEPT_LINES:
+                self.said = said
+            elif self._ending is None:
                 self._keep(lines_of(said, self._line_bytes))
             if complained:
                 self.stderr.add(complained)
@@ -72,13 +76,18 @@ class OneShot(Run):
         if self._lines is not None and self._ending is None and (rest := self._lines.end()):
             self._keep(rest)
 
+    @property
+    def kept(self) -> list[bytes | TooLong]:
+        """Its lines."""
+        return self._kept if self.said is None else lines_of(self.said, self._line_bytes)
+
     def _keep(self, lines: Sequence[bytes | TooLong]) -> None:
-        self.kept += lines
+        self._kept += lines
         for line in lines:
             if isinstance(line, bytes):
                 self._kept_bytes += len(line)
-        if self._kept_bytes > KEPT_BYTES or len(self.kept) > KEPT_LINES:
-            self.kept.clear()
+        if self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_LINES:
+            self._kept.clear()
             for pipe in self._pipes[:1]:
                 pipe.close()
             self._exceeded(f"printed more than {KEPT_BYTES >> 20} MiB or {KEPT_LINES} lines")

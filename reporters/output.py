@@ -18,11 +18,13 @@ FIRST_LINE_BYTES = 512
 class Tail:
     """The first line and the last 8 KiB of standard error."""
 
-    _first, _first_done, _ring = b"", False, b""
+    _first, _first_done = b"", False
+    ring = b""
+    """The last of it, as bytes."""
 
     def add(self, data: bytes) -> None:
         """More output."""
-        self._ring = (self._ring + data)[-STDERR_BYTES:]
+        self.ring = (self.ring + data)[-STDERR_BYTES:]
         if not self._first_done:
             stripped = (self._first + data[: FIRST_LINE_BYTES + 1]).lstrip()
             self._first_done = b"\n" in stripped or len(stripped) > FIRST_LINE_BYTES
@@ -36,7 +38,7 @@ class Tail:
     @property
     def text(self) -> str:
         """The last of it."""
-        return self._ring.decode(errors="backslashreplace")
+        return self.ring.decode(errors="backslashreplace")
 
 
 def remains(fd: int) -> bytes:

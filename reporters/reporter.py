@@ -7,8 +7,10 @@ is room for a start is the supervisor's to say (`Shared.ready`); what a run coun
 
 from collections.abc import Sequence
 
+import msgspec
+
 from xce.linux.loop import Timer
-from xce.linux.reaper import Exit
+from xce.linux.reaper import WELL, Exit
 from xce.model.configuration import Mode
 from xce.model.reporter import REPORTER, ReporterEvent, ReporterState
 from xce.reporters import cage, schedule, show
@@ -21,7 +23,7 @@ from xce.reporters.oneshot import OneShot
 from xce.reporters.result import RunResult
 from xce.reporters.stream import Stream
 from xce.reporters.timing import Timing, probe, timing_of
-from xce.reporters.verdict import Outcome, Verdict, judge
+from xce.reporters.verdict import GOOD, Outcome, Verdict, judge
 
 _STOPPED = Verdict(Outcome.STOPPED)
 RETRY = 1.0
@@ -35,6 +37,8 @@ class Reporter:
         self._shared, self._loop = shared, shared.loop
         self.name = candidate.name
         self.candidate = candidate
+        self.streaming = candidate.settings.mode is not Mode.ONE_SHOT
+        """Whether it runs all the time."""
         self.state = self._resting = REPORTER.start
         self.cause, self.person = "", cage.Person(user=None)
         self.held_back = ""
@@ -46,6 +50,8 @@ class Reporter:
         self.due = 0.0
         self.run: OneShot | Stream | None = None
         self.result: RunResult | None = None
+        self._usual: bytes | None = None
+        """What its newest run has printed, if that was good and there is no more to say of it."""
         self.unkillable: list[Stuck] = []
         self.unkillable_since = self._heard = 0.0
         self._pending: Candidate | None = None
@@ -77,11 +83,6 @@ class Reporter:
         return timing_of(settings, self._shared.settings, self._assigned[0], host=host, name=self.name)
 
     @property
-    def streaming(self) -> bool:
-        """Whether it runs all the time."""
-        return self.candidate.settings.mode is not Mode.ONE_SHOT
-
-    @property
     def weight(self) -> int:
         """Share of the node's budget while it runs; who runs all the time takes none."""
         return 0 if self.streaming else self.candidate.settings.weight
@@ -106,7 +107,7 @@ class Reporter:
     @property
     def next_run_in(self) -> float | None:
         """Seconds; None if no run is planned."""
-        return max(0.0, self.due - self._loop.now()) if self._timer else None
+        return max(0.0, self.due - self._loop.now()) if self._timer and self._timer.active else None
 
     @property
     def note(self) -> str:
@@ -153,7 +154,7 @@ class Reporter:
             return
         before, self._assigned = self.timing, (interval, names)
         self.timing, self._wanted = self._timing(), None
-        resting = self.state is ReporterState.WAITING and self._timer is not None and self.runs > 0
+        resting = self.state is ReporterState.WAITING and self.next_run_in is not None and self.runs > 0
         if resting and self.timing != before and not self.streaming:
             self._plan(self._turn())
         self.publish()
@@ -185,7 +186,8 @@ class Reporter:
 
     def _take(self, candidate: Candidate) -> None:
         """Go by new files."""
-        self.candidate, self._wanted, self.in_a_row = candidate, None, 0
+        self.candidate, self._wanted, self._usual, self.in_a_row = candidate, None, None, 0
+        self.streaming = candidate.settings.mode is not Mode.ONE_SHOT
         self.timing = self._timing()
         self._step(ReporterEvent.CHANGED)
         self._admit()
@@ -215,16 +217,12 @@ class Reporter:
         if self._timer is not None:
             self._cancel()
         self.due = when
-        self._timer = self._loop.call_at(when, self._ready)
+        self._timer = self._loop.call_at(when, self._shared.ready, self)
 
     def _cancel(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _ready(self) -> None:
-        self._timer = None
-        self._shared.ready(self)
 
     def hold_back(self, why: str) -> None:
         """Its time has come, and it is not started for this reason; '' when there is none any more."""
@@ -234,18 +232,19 @@ class Reporter:
 
     def start(self) -> None:
         """Start a run, or go where a failed start leads."""
-        if self.run is not None or self._leftover is not None:
+        started = REPORTER.table.get((self.state, ReporterEvent.STARTED))
+        if started is None or self.run is not None or self._leftover is not None:
             return
-        if not REPORTER.allows(self.state, ReporterEvent.STARTED):
-            return
-        now, streaming = self._loop.now(), self.streaming
-        if not streaming and now - self.due >= self.timing.interval:
+        now = self._loop.now()
+        if not self.streaming:
             self._overruns += int((now - self.due) // self.timing.interval)
         if self.held_back:
             self.hold_back("")
         self._verdict = self._ended_for = None
         try:
-            self.run = self._launcher.launch(self, self._want())
+            if self._wanted is None or self.candidate.settings.user:
+                self._wanted = self._want()
+            self.run = self._launcher.launch(self, self._wanted)
         except ChangedError:
             self._plan(now + RETRY)
             self._shared.look_again()
@@ -253,28 +252,25 @@ class Reporter:
             self._not_started(error)
         else:
             self.runs += 1
-            self.state = REPORTER.step(self.state, ReporterEvent.STARTED)
+            self.state = started
             self._shared.begun(self)
-            if streaming:
+            if self.streaming:
                 self._listen(now)
                 self.publish()
 
     def _want(self) -> Wanted:
-        """What the launcher needs; the same object while nothing changes."""
-        wanted = self._wanted
-        if wanted is not None and not self.candidate.settings.user:
-            return wanted  # mostly: whether others run as the same user does not matter
+        """What the launcher needs; the same object while nothing changes, other reporters' users included."""
         own_user = self._shared.has_own_user(self.candidate)
-        if wanted is None or wanted.own_user != own_user:
-            wanted = self._wanted = Wanted(
-                candidate=self.candidate,
-                person=self.person,
-                interval=self.timing.interval,
-                timeout=self.timing.timeout,
-                expected=cage.expected(self.candidate.settings, self._assigned[1]),
-                own_user=own_user,
-            )
-        return wanted
+        if self._wanted is not None and self._wanted.own_user == own_user:
+            return self._wanted
+        return Wanted(
+            candidate=self.candidate,
+            person=self.person,
+            interval=self.timing.interval,
+            timeout=self.timing.timeout,
+            expected=cage.expected(self.candidate.settings, self._assigned[1]),
+            own_user=own_user,
+        )
 
     def _not_started(self, error: OSError | ValueError) -> None:
         what = error.strerror if isinstance(error, OSError) else str(error)
@@ -325,10 +321,26 @@ class Reporter:
 
     def exited(self, how: Exit, left: list[Stuck]) -> None:
         """Of `launch.Owner`: the values of a run are there with the exit of its main process."""
-        if self._verdict is None:
+        if self._verdict is None and not self._as_usual(how, left):
             self._judge(how, left)
         if left and REPORTER.allows(self.state, ReporterEvent.OVERDUE):
             self._step(ReporterEvent.OVERDUE)
+
+    def _as_usual(self, how: Exit, left: list[Stuck]) -> bool:
+        """Whether a run is in all respects as the good one before it, as most are: then it only counts."""
+        run, before = self.run, self.result
+        if how is not WELL or left or self._usual is None or self._ended_for is not None:
+            return False
+        if not isinstance(run, OneShot) or run.said != self._usual or run.stderr.ring or before is None:
+            return False
+        if not self._shared.sink.again(self.name, self.runs, run.started_at):
+            return False
+        duration = self._loop.now() - run.started_at
+        self.result = msgspec.structs.replace(
+            before, run=self.runs, started_at=run.started_at, duration=duration
+        )
+        self._verdict = GOOD
+        return True
 
     def stuck(self, processes: list[Stuck]) -> None:
         """Of `launch.Owner`: what cannot be killed is told at once, and kept until it is gone."""
@@ -361,12 +373,14 @@ class Reporter:
             started_at=run.started_at,
             duration=self._loop.now() - run.started_at,
             stderr=run.stderr.text,
-            notes=run.notes(left if how is not None else []),
+            notes=run.notes(left if how is not None else []) if left or self.streaming else [],
         )
         if self.state is not ReporterState.REMOVED and verdict.outcome is not Outcome.STOPPED:
             complaint = self._shared.sink.run_finished(self.name, self.result)
             if complaint and verdict.outcome is Outcome.GOOD:
                 verdict = Verdict(Outcome.NO_ANSWER, complaint)
+        plain = verdict is GOOD and not run.stderr.ring and not self.result.notes
+        self._usual = run.said if plain and isinstance(run, OneShot) else None
         self._verdict = verdict
 
     def _abandon(self, processes: list[Stuck]) -> None:
@@ -460,7 +474,7 @@ class Reporter:
             return
         # Compared before the message is made: this is asked after every run, and mostly nothing is new.
         seen = (
-            self.shown(),
+            self.state if self.run is None else self.shown(),
             self.held_back,
             self.cause,
             self.candidate.digest,

@@ -37,6 +37,12 @@ class Sink(Protocol):
     def run_finished(self, name: str, result: RunResult) -> str:
         """A run is over. Returns what is wrong with its output ('' if usable): then it counts as failed."""
 
+    def again(self, name: str, run: int, at: float) -> bool:
+        """A run that began `at` was byte for byte as the newest one, and there is no more to say of it.
+
+        False: it is to be told in full all the same.
+        """
+
     def frame(self, name: str, line: bytes | TooLong, number: int, at: float) -> None:
         """A line of a persistent or elim reporter; `number` from 1 in its run, `at` of the loop's clock."""
 

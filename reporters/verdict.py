@@ -38,7 +38,7 @@ class Verdict(msgspec.Struct, frozen=True):
     fault: str = ""
 
 
-_GOOD = Verdict(Outcome.GOOD)
+GOOD = Verdict(Outcome.GOOD)
 
 
 def judge(
@@ -55,7 +55,7 @@ def judge(
     not, '' if through no fault of its own.
     """
     if how == WELL and ended_for is None and candidate.settings.mode is Mode.ONE_SHOT:
-        return _GOOD  # mostly
+        return GOOD  # mostly
     if ended_for == "" and how is not None:
         return Verdict(Outcome.STOPPED)
     if how is None:

@@ -230,26 +230,31 @@ def test_a_run_that_says_the_same_is_not_read_again_and_counts_all_the_same(
         return finish_run(lines, *context, **rest)
 
     monkeypatch.setattr(contract, "finish_run", counted)
-    for _ in range(3):
-        desk.now += 30
-        desk.run("r", '{"x": 1, "y": null}')
+    says = '{"x": 1, "y": null}'
+    assert not desk.intake.again("r", 1, desk.now), "nothing was said before"
+    desk.run("r", says)
+    desk.now += 30
+    assert desk.intake.again("r", 2, desk.now)
     assert len(read) == 1
     assert desk.node.ages_ms(desk.now) == {"r": 0}
     desk.now += 61
     desk.node.table.settle(desk.now)
     assert isinstance(desk.node.table.readings()["x"], Absent)
-    desk.run("r", '{"x": 1, "y": null}')
+    assert not desk.intake.again("r", 3, desk.now), "its time was over: it is said anew"
+    desk.run("r", says)
     assert desk.node.table.readings()["x"] == 1
-    desk.run("r", '{"x": 1, "y": null}', status=3, fault="exit status 3")
+    desk.run("r", says, status=3, fault="exit status 3")
     assert desk.node.table.explain("x", desk.now).fault == "exit status 3"  # type: ignore[union-attr]
-    desk.run("r", '{"x": 1, "y": null}')
+    assert not desk.intake.again("r", 5, desk.now)
+    desk.run("r", says)
     assert desk.node.table.explain("x", desk.now).fault == ""  # type: ignore[union-attr]
+    assert desk.intake.again("r", 6, desk.now)
     desk.types.learn([*BUILTIN_TYPES.values(), ResourceType(name="x", kind=Kind.NUMERIC, minimum=5), Y])
     desk.intake.apply_types()
-    desk.run("r", '{"x": 1, "y": null}')
+    assert not desk.intake.again("r", 7, desk.now), "it may mean something else by the new types"
+    desk.run("r", says)
     assert desk.shown("r").cause == "line 1: x: below the minimum 5: 1"
-    desk.run("r", '{"x": 1, "y": null}')
-    assert len(read) == 6  # what is refused is read each time, and what was over its time once
+    assert not desk.intake.again("r", 8, desk.now), "what is refused is read each time"
 
 
 def test_a_name_that_another_took_meanwhile_is_not_taken_back_by_saying_the_same() -> None:
@@ -261,6 +266,7 @@ def test_a_name_that_another_took_meanwhile_is_not_taken_back_by_saying_the_same
     desk.now += 61
     desk.node.table.settle(desk.now)
     desk.run("b", '{"x": 2}')
+    assert not desk.intake.again("a", 3, desk.now)
     desk.run("a", '{"x": 1}')
     assert desk.node.table.readings()["x"] == 2
     assert desk.shown("a").refused == 1

@@ -88,7 +88,7 @@ def test_alone_it_works_by_what_is_declared() -> None:
     types = Types(alone=True)
     types.declare(A, [GPUS])
     assert types.in_force["gpus"] == GPUS
-    assert not types.untold
+    assert not types.take_untold()
 
 
 def test_what_the_cluster_has_learned_from_a_file_goes_with_the_cluster_not_the_file() -> None:

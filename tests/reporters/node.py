@@ -32,10 +32,18 @@ class Node:
         self.told: dict[str, list[message.ReporterState]] = {}
         self.left: list[str] = []
         self.complaint = ""
+        self.repeated: dict[str, int] = {}
+        """The newest run of each reporter that was as the one before it."""
+        self.knows = False
+        """Whether that is all it wants to hear of such a run."""
         self.supervisor: Supervisor = None  # type: ignore[assignment]  # see start
         self.watch: Watch = None  # type: ignore[assignment]
 
     # ------------------------------------------------------------------------------------------- sink
+
+    def again(self, name: str, run: int, at: float) -> bool:
+        self.repeated[name] = run
+        return self.knows
 
     def run_finished(self, name: str, result: RunResult) -> str:
         self.results.setdefault(name, []).append(result)

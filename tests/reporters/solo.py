@@ -26,6 +26,9 @@ class Printer:
     def __init__(self) -> None:
         self.finished = 0
 
+    def again(self, name: str, run: int, at: float) -> bool:
+        return False
+
     def run_finished(self, name: str, result: RunResult) -> str:
         self.finished += 1
         lines = [line.decode() for line in result.lines if isinstance(line, bytes)]

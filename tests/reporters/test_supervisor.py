@@ -363,3 +363,27 @@ def test_a_script_whose_path_is_swapped_between_check_and_start_is_not_run(node:
     node.until(lambda: node.runs("free")[-1].lines == [b"evil"])
     assert node.now("free").script != node.told["free"][0].script
     assert path.exists()
+
+
+def test_a_run_as_the_one_before_it_is_only_counted_and_one_that_differs_is_told(node: Node) -> None:
+    counted = node.directory.parent / "count"
+    counted.write_text("0\n")
+    counted.chmod(0o666)
+    node.script(
+        "same",
+        "#!/bin/sh\n"
+        f"read n < {counted}; n=$((n + 1)); echo $n > {counted}; echo '{{\"x\": 1}}'\n"
+        "case $n in 4) echo odd >&2;; 6) exit 3;; 8) sleep 300 & ;; esac\n",
+    )
+    node.knows = True
+    node.start(interval=0.1)
+    node.until(lambda: node.repeated.get("same", 0) >= 10)
+    told = [result.run for result in node.results["same"]]
+    # What is on standard error is told, and the run after it; so are one that fails and one that leaves
+    # processes behind.
+    assert told == [1, 4, 5, 6, 7, 8, 9]
+    view = node.supervisor.view("same")
+    assert view is not None
+    assert view.runs >= 10
+    assert view.last_duration is not None
+    assert (view.state, view.last_fault, view.notes) == ("waiting", "", [])
