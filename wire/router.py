@@ -128,7 +128,9 @@ class Router(Generic[P]):
         receive, add = self.socket.recv, messages.append
         known: Any = self._peers.get
         try:
-            for _ in range(limit):
+            for number in range(limit):
+                if number == 1 and not self.readable():
+                    break  # one that comes alone, as orders do: a refusal costs more than the question
                 routing_id = receive(_AT_ONCE)
                 # Not copied at once: a frame knows whether more follow, and asking the socket costs twice as
                 # much. But copied then: each frame holds a whole buffer of the I/O thread.

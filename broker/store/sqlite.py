@@ -242,6 +242,7 @@ class _Recorder:
         execute = connection.execute
         self.revision: int = execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
         self._number: int = execute("SELECT coalesce(max(number), 0) FROM answers").fetchone()[0]
+        self._files = str(place.base), str(place.wal)
         self._identity = self._identities()
         self._encode = msgspec.msgpack.Encoder().encode
         self._witnessed, self._witnessed_at = 0, 0.0
@@ -260,13 +261,14 @@ class _Recorder:
             self._record_checkpoint(facts, mark, packed)
         else:
             body = self._encode(facts if len(facts) > 1 else facts[0])
-            with self._whole():
+            with self._alone:
+                self._look()
                 self._connection.execute(_FACTS, (facts[-1].revision, body, packed))
         self.revision = facts[-1].revision
 
     def _record_answers(self, packed: bytes, count: int) -> None:
         number = self._number + count
-        with self._whole(), self._transaction() as execute:
+        with self._transaction() as execute:
             execute(_ANSWERS, (number, "", "", packed, self.revision))
             if number // TRIM_EVERY != self._number // TRIM_EVERY:
                 execute("DELETE FROM answers WHERE number <= ?", (number - self._keep_answers,))
@@ -274,7 +276,7 @@ class _Recorder:
 
     def _record_checkpoint(self, facts: list[Fact], mark: int, packed: bytes | None) -> None:
         """Facts before it go, answers stay. Each fact has its own row, so that those before it can go."""
-        with self._whole(), self._transaction() as execute:
+        with self._transaction() as execute:
             remembered = self._remembered()
             execute("DELETE FROM facts")
             execute("DELETE FROM answers")
@@ -299,7 +301,8 @@ class _Recorder:
 
     def trial(self) -> None:
         """Write as much as a group of facts would; raises if that does not work."""
-        with self._whole():
+        with self._alone:
+            self._look()
             self._connection.execute("UPDATE trial SET filler = randomblob(65536)")
 
     def read(self) -> tuple[list[tuple[int, bytes]], list[Remembered]]:
@@ -330,32 +333,29 @@ class _Recorder:
         """A copy of all that is committed; SQLite waits with it while a transaction is open."""
         return files.copy_database(self._connection, target)
 
-    @contextlib.contextmanager
-    def _whole(self) -> Iterator[None]:
-        """Nobody else uses the connection, and its files are those that were opened."""
-        with self._alone:
-            if self._identities() != self._identity:
-                raise OSError(
-                    0, f"{self._place.base} was removed or replaced while the broker ran; restart it"
-                )
-            yield
+    def _look(self) -> None:
+        """Raise if its files are not those that were opened."""
+        if self._identities() != self._identity:
+            raise OSError(0, f"{self._place.base} was removed or replaced while the broker ran; restart it")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Callable[..., object]]:
         """More than one statement; a single one is a transaction by itself."""
         execute = self._connection.execute
-        execute("BEGIN IMMEDIATE")
-        try:
-            yield execute
-            execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:  # SQLite ends some failed transactions by itself
-                execute("ROLLBACK")
-            raise
+        with self._alone:
+            self._look()
+            execute("BEGIN IMMEDIATE")
+            try:
+                yield execute
+                execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # SQLite ends some failed transactions by itself
+                    execute("ROLLBACK")
+                raise
 
     def _identities(self) -> list[tuple[int, int]]:
         """Which files the names stand for. SQLite would go on writing into files that were deleted."""
-        found = [os.stat(self._place.base), os.stat(self._place.wal)]
+        found = [os.stat(path) for path in self._files]
         return [(status.st_dev, status.st_ino) for status in found]
 
 
