@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.prepare import machine
+from tests.prepare.test_ports import listener
 from tests.prepare.world import FULL_ASK, OTHER, OWN, World, number
 from xce.linux import bpf, mountapi, mountinfo
 from xce.model.claim import Ask, BindingState, Condition, Consumer
@@ -334,7 +335,8 @@ def test_c_dev_03_where_they_cannot_be_mounted_the_reason_is_said(
 def test_a_repair_touches_nothing_that_does_not_rest_on_it(world: World) -> None:
     """The job listens on its port by then, which is no fault."""
     report = world.bind(FULL_ASK, cards=["full"])
-    with socket.create_server(("127.0.0.1", report.ports["rpc"][0])):
+    port = report.ports["rpc"][0]
+    with listener(lambda own: world.inside(report.binding, own), port, socket.SOCK_STREAM):
         take_off(group_of(world, report.binding))
         entry = world.executor.entries[report.binding]
         world.executor.check_one(entry)
