@@ -1,8 +1,8 @@
 """What one run of a reporter costs the agent itself: G23.
 
 An agent with ten one-shot reporters each second, less what an agent without any costs in the same windows.
-The floor is `subprocess.run` of the same script with both outputs captured and a deadline, at the same pace;
-it joins no control group, sets no limits, checks nothing and reports nothing.
+The floor is `subprocess.run` of the same script with both outputs captured and a deadline, at the same pace,
+with the wait between; it joins no control group, sets no limits, checks nothing and reports nothing.
 """
 
 import subprocess
@@ -64,15 +64,16 @@ def _measure(options: Options, stack: ExitStack, work: Path) -> Lines:
 def _window(agents: list[Child], script: str, seconds: int) -> tuple[float, float]:
     """Microseconds of the busy agent's own CPU per run, and ours per `subprocess.run` at the same pace.
 
-    Everything is dearer when it runs now and then than in a tight loop, so both must run now and then.
+    Everything is dearer when it runs now and then than in a tight loop, so both must run now and then, and
+    both count what their wait for the next turn costs.
     """
     before = [machine.cpu_ns(child.pid) for child in agents]
-    end, spent, runs = time.monotonic() + seconds, 0.0, 0
+    end, start, runs = time.monotonic() + seconds, time.process_time(), 0
     while time.monotonic() < end:
         time.sleep(1 / _SCRIPTS)
-        start = time.process_time()
         subprocess.run([script], capture_output=True, check=True, timeout=10, start_new_session=True)
-        spent, runs = spent + time.process_time() - start, runs + 1
+        runs += 1
+    spent = time.process_time() - start
     for child in agents:
         if child.ended:
             raise ChildFailed(child.story("the agent has ended"))
