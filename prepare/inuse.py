@@ -1,8 +1,9 @@
 """Whether devices that belong to one instance alone are in use: before they are given, and afterwards.
 
-Descriptors are listed by the kernel, of any process. A block device can be used without one: mounted, below
-another device, as swap. What of that the tables show is named; what is in another mount namespace shows by an
-attempt to have the device alone, which a child makes, since a disk may not answer.
+Descriptors are listed by the kernel, of any process, and so are mappings where it can. A block device can be
+used without either: mounted, below another device, as swap. What of that the tables show is named; what is in
+another mount namespace shows by an attempt to have the device alone, which a child makes, since a disk may
+not answer.
 """
 
 import os
@@ -19,6 +20,7 @@ from xce.prepare.mounts import ask
 
 _BUSY_S = 0.5
 _AGAIN_S, _LOOKS = 0.02, 10
+"""After which, and how often, mappings that could not be seen are looked at once more."""
 SYSTEM_UIDS = 1000
 """Below it are root and the accounts of services (login.defs(5), SYS_UID_MAX)."""
 
@@ -30,13 +32,11 @@ def refuse_used(found: Sequence[Resolved], daemons: Sequence[str], group: Cgroup
     if not users and all(device.kind == "c" for device in files):
         return None
     inside = set(group.pids())
+    users += _mapping(files, daemons, at)[0]
     if users := [user for user in users if user.pid not in inside]:
         raise StepFailed(
             f"a device is in use already: {listed(users)}; if it may, name it in the profile's daemons"
         )
-    mapped, _ = at.node.users.mapped(files)
-    if users := [user for user in mapped if user.pid not in inside]:
-        raise StepFailed(f"a device is in use already: {listed(users)}")
     used = {} if inside else _used_by_kernel(files, at)
     if isinstance(used, Wait):
         return used
@@ -72,8 +72,8 @@ def _still_mapped(
     found: Sequence[Resolved], files: Collection[DeviceNumber], daemons: Sequence[str], at: At
 ) -> Wait | None:
     """Of a process whose mappings cannot be seen for long nothing is known: it may hang for other reasons."""
-    mapped, unseen = at.node.users.mapped(files) if files else ([], [])
-    if users := [user for user in mapped if not is_allowed(user, daemons)]:
+    users, unseen = _mapping(files, daemons, at) if files else ([], [])
+    if users:
         return _blocked(listed(users), found, files)
     held = at.kept(_Progress)
     held.looks = held.looks + 1 if unseen else 0
@@ -101,6 +101,14 @@ def _exclusive(found: Iterable[Resolved]) -> dict[DeviceNumber, File]:
 def _users(files: Collection[DeviceNumber], daemons: Sequence[str], at: At) -> list[holders.Holder]:
     found = at.node.users(set(files)) if files else []
     return [holder for holder in found if not is_allowed(holder, daemons)]
+
+
+def _mapping(
+    files: Collection[DeviceNumber], daemons: Sequence[str], at: At
+) -> tuple[list[holders.Holder], list[holders.Holder]]:
+    """Who has one mapped and may not, and whose mappings could not be seen."""
+    mapped, unseen = at.node.users.mapped(files)
+    return [holder for holder in mapped if not is_allowed(holder, daemons)], unseen
 
 
 def is_allowed(holder: holders.Holder, daemons: Sequence[str]) -> bool:

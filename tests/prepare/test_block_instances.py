@@ -12,7 +12,7 @@ import pytest
 
 from tests.linux.test_holders import Sitter
 from tests.linux.test_mappings import MAPPED
-from tests.prepare.world import World
+from tests.prepare.world import World, number
 from xce.linux import holders, mappings
 from xce.model.claim import Ask, BindingState
 from xce.model.instance import Instance
@@ -117,7 +117,7 @@ def swap(disk: str, _: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def mapped(disk: str, _: Path) -> Iterator[str]:
+def below_device_mapper(disk: str, _: Path) -> Iterator[str]:
     name = f"xce-test-{os.getpid()}"
     try:
         run("dmsetup", "create", name, "--table", f"0 2048 linear {disk} 0")
@@ -129,13 +129,8 @@ def mapped(disk: str, _: Path) -> Iterator[str]:
         run("dmsetup", "remove", name)
 
 
-def number(path: str) -> str:
-    rdev = os.stat(path).st_rdev
-    return f"{os.major(rdev)}:{os.minor(rdev)}"
-
-
 @pytest.mark.parametrize(
-    "use", [opened, in_memory, mounted, mounted_elsewhere, below_another_loop, swap, mapped]
+    "use", [opened, in_memory, mounted, mounted_elsewhere, below_another_loop, swap, below_device_mapper]
 )
 def test_a_block_device_that_is_used_is_neither_given_away_nor_given_back(
     world: World, disk: str, tmp_path: Path, use: Use
@@ -152,6 +147,19 @@ def test_a_block_device_that_is_used_is_neither_given_away_nor_given_back(
         assert words in held.note
         world.until(lambda: world.report(report.binding).quarantine.keys() == {"card-disk"})
     world.until(lambda: world.report(report.binding).state is BindingState.RELEASED)
+
+
+@pytest.mark.parametrize("use", [opened, in_memory])
+def test_a_daemon_of_the_profile_may_have_the_device_at_any_time(
+    world: World, disk: str, tmp_path: Path, use: Use
+) -> None:
+    profile = msgspec.structs.replace(world.settings.profiles["default"], daemons=["python"])
+    world.settings = msgspec.structs.replace(world.settings, profiles={"default": profile})
+    world.restart()
+    with use(disk, tmp_path):
+        report = world.bind(Ask(), cards=["disk"])
+        assert (report.state, report.reason) == (BindingState.READY, "")
+        assert world.release(report.binding).state is BindingState.RELEASED
 
 
 def test_a_process_that_never_lets_its_mappings_be_seen_does_not_keep_a_release(
