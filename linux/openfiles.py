@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from xce.linux import bpf, btf
 from xce.linux import bpfcode as op
-from xce.linux.bpfcode import instruction
+from xce.linux.bpfcode import Jump, instruction
 
 _FUNCTION = "bpf_iter_task_file"
 _MEMBERS = {"file": ["f_inode"], "inode": ["i_mode", "i_rdev"], "task_struct": ["tgid"]}
 _META, _TASK, _FD, _FILE = 0, 8, 16, 24
 """bpf_iter__task_file"""
 SEQ_WRITE = 127
+"""BPF_FUNC_seq_write: linux/bpf.h."""
 BOTH, DEVICE = 0o130000, 0o020000
 """Bits of a mode that character and block devices have in common, and no other kind of file."""
 ENTRY = struct.Struct("=IIII")
@@ -97,17 +98,17 @@ def as_listed(device: DeviceNumber) -> tuple[str, int]:
 def _program(offsets: dict[str, int]) -> bytes:
     """Writes number, process, descriptor and mode of each device."""
     r0, r1, r2, r3, context, file, inode, task, frame = 0, 1, 2, 3, 6, 7, 8, 9, 10
-    code = [
+    code: list[bytes | Jump | str] = [
         instruction(op.MOV, context, 1),
         instruction(op.LDX_DW, file, context, offset=_FILE),
-        (op.JEQ_IMM, file, 0),  # the end
+        Jump(op.JEQ_IMM, "end", file),  # the walk is over
         instruction(op.LDX_DW, task, context, offset=_TASK),
-        (op.JEQ_IMM, task, 0),
+        Jump(op.JEQ_IMM, "end", task),
         instruction(op.LDX_DW, inode, file, offset=offsets["file.f_inode"]),
         instruction(op.LDX_H, r1, inode, offset=offsets["inode.i_mode"]),
         instruction(op.STX_W, frame, r1, offset=-4),
         instruction(op.AND_IMM, r1, value=BOTH),
-        (op.JNE_IMM, r1, DEVICE),
+        Jump(op.JNE_IMM, "end", r1, value=DEVICE),
         instruction(op.LDX_W, r1, inode, offset=offsets["inode.i_rdev"]),
         instruction(op.STX_W, frame, r1, offset=-16),
         instruction(op.LDX_W, r1, task, offset=offsets["task_struct.tgid"]),
@@ -120,14 +121,11 @@ def _program(offsets: dict[str, int]) -> bytes:
         instruction(op.ADD_IMM, r2, value=-16),
         instruction(op.MOV_IMM, r3, value=ENTRY.size),
         instruction(op.CALL, value=SEQ_WRITE),
+        "end",
         instruction(op.MOV_IMM, r0, value=0),
         instruction(op.EXIT),
     ]
-    end = len(code) - 2
-    return b"".join(
-        one if isinstance(one, bytes) else instruction(one[0], one[1], offset=end - at - 1, value=one[2])
-        for at, one in enumerate(code)
-    )
+    return op.assemble(code)
 
 
 def find() -> OpenFiles | None:
