@@ -36,7 +36,7 @@ class Attribute(msgspec.Struct, frozen=True):
 
 _T, _N, _R, _S, _L = Form
 _DEVICE, _GPU, _NVIDIA, _AMD = "gpu, accelerator, nic", "gpu", "gpu (NVIDIA)", "gpu (AMD)"
-_PART, _MIG, _NIC, _PORT = "gpu-partition", "mig", "nic", "nic-port"
+_MIG, _NIC, _PORT = "mig", "nic", "nic-port"
 _ALL_GPUS = "gpu, mig, gpu-partition"
 
 TABLE: tuple[Attribute, ...] = (

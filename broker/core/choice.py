@@ -6,7 +6,7 @@ not itself, not what it is a part of, not a part of it, and not more of a parent
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from xce.broker.core.location import Host
 from xce.broker.core.situation import Refusal
@@ -21,8 +21,6 @@ AGAIN = "choose again from the newest snapshot"
 
 Inventories = Callable[[Host, str], Mapping[str, Instance]]
 """The instances of a host's reporter, by id."""
-Held = Iterable[tuple[Chosen, str]]
-"""What may not be chosen, each with why."""
 
 
 def host_problem(host: Host | None, name: str, *, settled: bool) -> str:
