@@ -17,7 +17,7 @@ ATTRIBUTE = "trusted.xce.owner"
 _KEEPS_NONE = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSPC, errno.EROFS}
 
 
-class Whose(Enum):
+class Mark(Enum):
     """What is written on a thing."""
 
     OURS = auto()
@@ -55,31 +55,31 @@ class Owner(NamedTuple):
     def refuse_others(self, thing: str) -> None:
         """Nothing is done with what is another agent's. Raises OSError."""
         found, words = self.whose(thing)
-        if found is Whose.OTHERS:
+        if found is Mark.OTHERS:
             raise OSError(errno.EEXIST, words, thing)
 
     def lacking(self, thing: str) -> str:
         """Why it does not carry our name, though it could; '' if it does."""
         found, words = self.whose(thing)
-        return words if found in {Whose.NOBODYS, Whose.OTHERS} else ""
+        return words if found in {Mark.NOBODYS, Mark.OTHERS} else ""
 
     def is_others(self, thing: str) -> bool:
         """Whether another agent has written its name on it; False if it is not there."""
-        return self.whose(thing)[0] is Whose.OTHERS
+        return self.whose(thing)[0] is Mark.OTHERS
 
-    def whose(self, thing: str | int) -> tuple[Whose, str]:
+    def whose(self, thing: str | int) -> tuple[Mark, str]:
         """What is written on it; and why it is not ours, in words."""
         try:
             written = _written(thing)
         except FileNotFoundError:
-            return Whose.UNKNOWN, ""
+            return Mark.UNKNOWN, ""
         except OSError as error:
-            return Whose.OTHERS, f"cannot read whose it is: {error.strerror}"
+            return Mark.OTHERS, f"cannot read whose it is: {error.strerror}"
         if written is None:
-            return Whose.UNKNOWN, ""
+            return Mark.UNKNOWN, ""
         if not written:
-            return Whose.NOBODYS, "no agent has written its name on it"
-        return (Whose.OURS, "") if self._wrote(written) else (Whose.OTHERS, _words(written))
+            return Mark.NOBODYS, "no agent has written its name on it"
+        return (Mark.OURS, "") if self._wrote(written) else (Mark.OTHERS, _words(written))
 
     def _wrote(self, text: str) -> bool:
         return text.split(" ", 1)[0] == self.id

@@ -14,7 +14,7 @@ from xce.linux.cgroup import Cgroup
 from xce.model.claim import Ask, BindingState, Consumer
 from xce.model.profile import Orphans
 from xce.prepare.errand import opened
-from xce.prepare.tags import ATTRIBUTE, Whose
+from xce.prepare.tags import ATTRIBUTE, Mark
 
 pytestmark = pytest.mark.root
 
@@ -115,7 +115,7 @@ def test_what_an_older_version_has_made_is_ours_by_the_journal_and_gets_its_mark
     assert world.executor.orphans == []
     world.executor.check()
     assert world.report(report.binding).conditions == []
-    assert {world.node.owner.whose(path)[0] for path in tagged} == {Whose.OURS}
+    assert {world.node.owner.whose(path)[0] for path in tagged} == {Mark.OURS}
     assert world.release(report.binding).state is BindingState.RELEASED
 
 
