@@ -97,9 +97,8 @@ def answered(answers: dict[str, tuple[str, bytes]]) -> list[Answered]:
     for key, (request, data) in answers.items():
         try:
             answer = codec.decode_from_broker(data)
-        except (
-            codec.CodecError
-        ) as error:  # a memory, not a fact: the worst is that an order is carried out anew
+        except codec.CodecError as error:
+            # A memory, not a fact: the worst is that an order is carried out anew.
             log.warning("a remembered answer cannot be read and is left out: %s", error)
             continue
         if isinstance(answer, Done):

@@ -261,9 +261,8 @@ class Loop:
     def close(self) -> None:
         """Let go of the descriptors and signals; may be called twice."""
         if self._signal_fd >= 0:
-            with contextlib.suppress(
-                BlockingIOError
-            ):  # what came too late to be told must not end us, either
+            with contextlib.suppress(BlockingIOError):
+                # What came too late to be told must not end us, either.
                 os.read(self._signal_fd, 64 * _SIGNAL)
             os.close(self._signal_fd)
             self._signal_fd = -1

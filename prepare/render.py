@@ -57,7 +57,7 @@ def _count(devices: Sequence[Resolved]) -> str:
 
 
 def name_variable(prefix: str, name: str) -> str:
-    """`XCE_MOUNT_INPUT_DATA` for a mount `input-data`."""
+    """`XCE_DIR_INPUT_DATA` for a mount `input-data`."""
     return prefix + re.sub(r"[^A-Za-z0-9]", "_", name).upper()
 
 

@@ -64,7 +64,7 @@ class OneShot(Run):
         if self._fds:  # mostly: it was so quick that nobody has watched
             (out, err), self._fds = self._fds, ()
             said, complained = remains(out), remains(err)
-            if len(said) <= KEPT_LINES:
+            if len(said) <= KEPT_LINES:  # then it has no more lines than that, either
                 self.said = said
             elif self._ending is None:
                 self._keep(lines_of(said, self._line_bytes))

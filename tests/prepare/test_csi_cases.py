@@ -1,4 +1,4 @@
-"""The cases of CSI volumes that the design names, C-CSI-01 to C-CSI-07, and a kill during any call."""
+"""What must hold for CSI volumes, C-CSI-01 to C-CSI-04, C-CSI-06 and C-CSI-07; and a kill during any call."""
 
 import os
 import signal
