@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,7 +88,8 @@ def _configured(path: str, *, external: bool) -> str:
 
 def _connect(path: str) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(TIMEOUT_S)
+    # In line for a queue that others fill waits only who blocks: `settimeout` would not.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(TIMEOUT_S), 0))
     try:
         connection.connect(path)
     except OSError as error:

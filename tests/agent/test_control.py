@@ -6,12 +6,14 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from xce.agent import control
+from xce.agent.cli.client import ask
 from xce.agent.control import Control, Operation, Pace, Reply
 from xce.linux import listen
 from xce.linux.loop import Loop
@@ -261,6 +263,19 @@ def test_a_client_that_does_not_read_is_cut_off_and_its_memory_freed(desk: Desk)
             desk.followers[0]({"text": "x" * 100_000})
     assert not desk.followers
     assert desk.control.refused == 1
+
+
+@pytest.mark.root
+def test_a_command_waits_in_line_while_others_fill_the_queue(open_desk: Desk) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            open_desk.client(NOBODY)
+    with ThreadPoolExecutor(1) as other:
+        answer = other.submit(ask, open_desk.path, op="echo", text=1)
+        assert not wait([answer], 0.1).done, "it gave up, or was served"
+        open_desk.until(answer.done)
+    assert answer.result() == {"got": 1}
+    assert open_desk.control.refused > 0
 
 
 def test_more_clients_than_allowed_are_turned_away(desk: Desk) -> None:
