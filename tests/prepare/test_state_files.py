@@ -124,6 +124,7 @@ def test_c_sta_01_a_damaged_file_in_the_middle_of_things_loses_nothing(
             except (AssertionError, Refused) as error:
                 wrong[f"{found} at {at}"] = repr(error)[:600]
     assert not wrong, "\n".join(f"{where}: {what}" for where, what in wrong.items())
+    assert count >= 10, "journal and head at some points"
 
 
 def goes_on(node: World, scenario: Scenario, found: Damage) -> None:
