@@ -6,11 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 
 from tests.broker.nodes import gpus, pick
+from tests.broker.test_cli_live import call, call_json
 from tests.fakes.claim_agent import ClaimAgent
 from tests.fakes.live_broker import LiveBroker
 from xce.broker.cli import main
@@ -49,20 +50,10 @@ def until(broker: LiveBroker, *hosts: str) -> None:
                 return
 
 
-def call(broker: LiveBroker, capsys: Output, *arguments: str, code: int = 0) -> str:
-    """Standard output of a command that ends with `code`."""
-    assert main([*arguments, "--broker", broker.local.endpoint]) == code, capsys.readouterr()
-    return capsys.readouterr().out
-
-
 def failing(broker: LiveBroker, capsys: Output, *arguments: str, code: int) -> str:
     """Standard error of a command that ends with `code`."""
     assert main([*arguments, "--broker", broker.local.endpoint]) == code
     return capsys.readouterr().err
-
-
-def call_json(broker: LiveBroker, capsys: Output, *arguments: str, code: int = 0) -> Any:
-    return json.loads(call(broker, capsys, *arguments, "--json", code=code))
 
 
 def test_instances_shows_what_a_host_has_with_holders_and_quarantine(

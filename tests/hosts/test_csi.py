@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.box import Host
+from tests.hosts.cluster import rpm
 from tests.hosts.conftest import NOW, OLDER
-from tests.hosts.test_packages import available, rpm, serve
+from tests.hosts.test_packages import available, serve
 from tests.project import tree
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.hosts.box import Host
+from tests.hosts.cluster import alive
 from tests.hosts.conftest import NEXT, NOW, OLDER
-from tests.hosts.test_packages import alive, available, job_of, serve
+from tests.hosts.test_packages import available, job_of, serve
 from tests.project import tree
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.hosts.box import Host
-from tests.hosts.cluster import BROKER, group
+from tests.hosts.cluster import BROKER, RPM, alive, group, rpm
 from tests.hosts.conftest import NEXT
-from tests.hosts.test_packages import RPM, alive, available, install, rpm, serve
+from tests.hosts.test_packages import available, install, serve
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
 

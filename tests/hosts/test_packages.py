@@ -7,18 +7,13 @@ import time
 import pytest
 
 from tests.hosts.box import Host
+from tests.hosts.cluster import RPM, alive, rpm
 from tests.hosts.conftest import NEXT
 from tests.project import tree
 
 pytestmark = [pytest.mark.root, pytest.mark.system, pytest.mark.slow]
 
 PACKAGES = ("xce-libs", "xce-agent", "xce-broker", "xce-csi-node-helper")
-RPM = ("rpm", "--dbpath", "/var/lib/rpm")
-
-
-def rpm(host: Host, *arguments: str) -> str:
-    """rpm as an admin would call it; the shell finds the files."""
-    return host.must("sh", "-c", " ".join([*RPM, *arguments]))
 
 
 def install(host: Host) -> None:
@@ -53,10 +48,6 @@ def job_of(host: Host) -> int:
         "until grep -q . $g/cgroup.procs; do sleep 0.01; done; cat $g/cgroup.procs"
     )
     return int(host.must("sh", "-c", script).split()[0])
-
-
-def alive(host: Host, pid: int) -> bool:
-    return host.run("kill", "-0", str(pid)).returncode == 0
 
 
 def test_no_host_may_set_the_clock_that_it_shares_with_this_machine(host: Host) -> None:
