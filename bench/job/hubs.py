@@ -7,7 +7,19 @@ from bench.job.mqtt import Mosquitto
 from bench.job.nats import Nats
 from bench.job.rabbit import Rabbit
 from bench.job.redis import Redis, RedisHash
-from bench.job.xce import Xce, XceCurve, XceTcp
+from bench.job.xce import Xce, XceCurve, XceOpen, XceTcp
 
-_ALL = (Xce(), XceTcp(), XceCurve(), Floor(), Redis(), RedisHash(), Nats(), Mosquitto(), Rabbit(), Etcd())
+_ALL = (
+    Xce(),
+    XceTcp(),
+    XceCurve(),
+    XceOpen(),
+    Floor(),
+    Redis(),
+    RedisHash(),
+    Nats(),
+    Mosquitto(),
+    Rabbit(),
+    Etcd(),
+)
 HUBS: dict[str, Hub] = {hub.name: hub for hub in _ALL}

@@ -158,11 +158,8 @@ class XceTcp(Xce):
             yield Server(child, str(broker.port))
 
 
-class XceCurve(Xce):
-    """The broker over TCP with keys."""
-
-    name, transport = "xce-broker CURVE", "tcp, CURVE"
-    curve = True
+class _ByZeroMq(Xce):
+    """Its hosts are sockets of ZeroMQ, as real agents' are."""
 
     def wrap(self, host: int, report: bytes) -> bytes:
         """ZeroMQ puts its own head on it."""
@@ -170,18 +167,32 @@ class XceCurve(Xce):
 
     def _link(self, job: Job) -> _Link:
         CONTEXT.max_sockets = job.hosts + 64
-        return _Secured(job)
+        return _Dealer(job, keys=self.curve)
 
 
-class _Secured:
-    """ZeroMQ's own connection, with the key of all agents."""
+class XceCurve(_ByZeroMq):
+    """The broker over TCP with keys."""
 
-    def __init__(self, job: Job) -> None:
-        own, broker = _key_files(job, product.AGENT_KEY)
+    name, transport = "xce-broker CURVE", "tcp, CURVE"
+    curve = True
+
+
+class XceOpen(_ByZeroMq, XceTcp):
+    """What keys are compared with: the same hosts without."""
+
+    name = "xce-broker TCP, ZeroMQ hosts"
+
+
+class _Dealer:
+    """ZeroMQ's own connection; `keys`: with the key of all agents."""
+
+    def __init__(self, job: Job, *, keys: bool) -> None:
         self._socket = CONTEXT.socket(zmq.DEALER)
         self._socket.linger = 0
-        self._socket.curve_serverkey = broker
-        self._socket.curve_publickey, self._socket.curve_secretkey = own.public, own.secret
+        if keys:
+            own, broker = _key_files(job, product.AGENT_KEY)
+            self._socket.curve_serverkey = broker
+            self._socket.curve_publickey, self._socket.curve_secretkey = own.public, own.secret
         self._socket.connect(endpoint(job.address))
         self.send: Send = self._socket.send
 

@@ -16,7 +16,8 @@ _INGEST = ("G1", "G2", "G3.nats", "G3.rabbit", "G3.etcd", "G4", "G5", "G6.200", 
 _RATES = ("G7", "G7.redis", "G8.1000", "G8.5000")
 GOALS = (*_INGEST, *_RATES, "G9", "G10.mget", "G10.hgetall")
 
-PRODUCT, CURVE, WIDE, FLOOR = "xce-broker TCP", "xce-broker CURVE", "xce-broker, 200 values", "bare ROUTER"
+PRODUCT, WIDE, FLOOR = "xce-broker TCP", "xce-broker, 200 values", "bare ROUTER"
+CURVE, OPEN = "xce-broker CURVE", "xce-broker TCP, ZeroMQ hosts"
 PEERS = ("redis SET", "redis HSET", "NATS KV", "mosquitto", "RabbitMQ", "etcd")
 _SLOW = frozenset({"RabbitMQ", "etcd"})
 PHASES = (FLAT_OUT, 1000.0, 5000.0)
@@ -93,7 +94,8 @@ def _jobs(options: Options) -> Iterator[tuple[str, Job]]:
     for peer in (FLOOR, *(PEERS if options.peers else ())):
         rounds = job.rounds // 8 if peer in _SLOW else job.rounds
         yield peer, msgspec.structs.replace(job, hub=peer, rounds=rounds)
-    yield CURVE, msgspec.structs.replace(job, hub=CURVE, phases=(FLAT_OUT,))
+    for side in (OPEN, CURVE):
+        yield side, msgspec.structs.replace(job, hub=side, phases=(FLAT_OUT,))
     yield WIDE, msgspec.structs.replace(job, values=200, rounds=job.rounds // 3, phases=(FLAT_OUT,))
 
 
@@ -113,7 +115,7 @@ def _results(sides: Sides) -> Iterator[Result]:
     yield sides.result("G7.redis", _latency, unit="ms", against=redis_set)
     for phase, goal in ((_AT_1000, "G8.1000"), (_AT_5000, "G8.5000")):
         yield sides.result(goal, _share_of(phase), unit="% of a core", against=redis_set)
-    yield sides.result("G9", _cost, unit="µs", side=CURVE, against=PRODUCT)
+    yield sides.result("G9", _cost, unit="µs", side=CURVE, against=OPEN)
     yield sides.result("G10.mget", _snapshot, unit="ms", against=redis_set)
     yield sides.result("G10.hgetall", _snapshot, unit="ms", against=redis_hset)
 
