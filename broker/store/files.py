@@ -240,15 +240,18 @@ def damaged(base: Path, what: str) -> Damaged:
 
 
 def set_aside(place: Place) -> Path:
-    """Rename the database's files, so that nothing of them is lost; gives the new name."""
+    """Rename the database's files, so that nothing of them is lost; gives the new name.
+
+    `facts.head` is copied: it shows whoever starts before there is a new database that one was here.
+    """
     stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
     number = 0
     while (aside := place.directory / f"facts.db.damaged-{stamp}.{number}").exists():
         number += 1
     for path, suffix in list(place.pieces()):
         path.rename(f"{aside}{suffix}")
-    with contextlib.suppress(FileNotFoundError):
-        place.head.rename(f"{aside}.head")
+    with contextlib.suppress(OSError):
+        Path(f"{aside}.head").write_bytes(place.head.read_bytes())
     return aside
 
 

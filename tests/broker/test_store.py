@@ -569,6 +569,38 @@ def test_restore_helps_after_damage_and_refuses_a_damaged_copy(store: SqliteStor
     assert again.close(10)
 
 
+@pytest.mark.parametrize("then", ["restore", "start empty"])
+def test_an_end_between_the_old_files_and_the_new_ones_is_no_first_start(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    put(store, 1, 2, 3)
+    store.backup(str(tmp_path / "copy.db"))
+    assert store.close(10)
+    truncate(tmp_path / "facts.db", 0)
+
+    def ends_here(place: files.Place) -> Path:
+        set_aside(place)
+        raise KeyboardInterrupt
+
+    def mend() -> None:
+        if then == "restore":
+            files.restore(tmp_path, tmp_path / "copy.db")
+        else:
+            assert SqliteStore(tmp_path, start_empty=True).close(10)
+
+    set_aside = files.set_aside
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "set_aside", ends_here)
+        with pytest.raises(KeyboardInterrupt):
+            mend()
+    with pytest.raises(Damaged, match=r"is missing, and facts were recorded \(at least 3\)"):
+        SqliteStore(tmp_path)
+    mend()
+    again = SqliteStore(tmp_path)
+    assert revisions(again) == ([1, 2, 3] if then == "restore" else [])
+    assert again.close(10)
+
+
 def test_a_backup_that_fails_leaves_no_file(store: SqliteStore, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"cannot make .*nowhere"):
         store.backup(str(tmp_path / "nowhere" / "copy.db"))
