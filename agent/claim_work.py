@@ -68,6 +68,8 @@ class Seen(msgspec.Struct, frozen=True):
     """What keeps devices from consumers: `bpf`, `v1`, or why nothing does."""
     orphans: tuple[str, ...]
     """Things of ours that no claim owns."""
+    unrecorded: str = ""
+    """Why the journal cannot be written: orders wait for that; '' when it can."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -189,7 +191,7 @@ def _sooner(one: float | None, other: float | None) -> float | None:
 def _seen(executor: "Executor") -> Seen:
     isolation = executor.node.isolation
     why = f"nothing ({isolation.reason})" if isolation.mechanism == "none" else ""
-    return Seen(why or isolation.mechanism, tuple(executor.orphans))
+    return Seen(why or isolation.mechanism, tuple(executor.orphans), executor.journal.fault)
 
 
 def _bug(error: Exception) -> Fault:

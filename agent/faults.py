@@ -39,6 +39,7 @@ class Faults:
             "link": daemon.link.fault,
             "broker key": daemon.trust.fault,
             "claims": claims.fault if claims else "",
+            "journal": claims.seen.unrecorded if claims else "",
             "orphans": claims.orphans_trouble() if claims else "",
             "namespace": claims.unseen if claims else "",
             "CSI": (claims.csi_fault if claims else "") or (csi.fault if csi else ""),

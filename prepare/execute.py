@@ -32,6 +32,8 @@ _LOOK_S = 0.02
 SLICE_S = 0.05
 """After which others have their turn: orders, the look for drift."""
 _SCAN_S = 600.0
+_TRIAL_S = 1.0
+"""Between looks whether a disk that took no record takes one again."""
 _KEPT_AGAIN_S = 60.0
 """For a directory that could not be removed, though its time was over."""
 
@@ -65,7 +67,7 @@ class Executor(Carrier):
 
     def __init__(self, journal: Journal, node: Node, boot: str) -> None:
         super().__init__(journal, node, boot)
-        self._next_check = self._next_scan = 0.0
+        self._next_check = self._next_scan = self._next_trial = 0.0
         self._settling: _Settling | None = None
         self._kept_later: dict[str, float] = {}
         """By the clock, when to try once more to remove what was kept."""
@@ -233,6 +235,9 @@ class Executor(Carrier):
         more = self._settling is not None and self._settle_some(self._settling, now)
         more |= self._carry_some(now)
         more |= self._check_some(now)
+        if self.journal.fault and now >= self._next_trial:
+            self.journal.trial()
+            self._next_trial = now + _TRIAL_S
         if now >= self._next_scan and not self._uncertain():
             self.scan()
             self._next_scan = now + _SCAN_S
@@ -265,6 +270,8 @@ class Executor(Carrier):
             times.append(due)
         if self._settling is not None:
             times.append(self._settling.at)
+        if self.journal.fault:
+            times.append(self._next_trial)
         return max(0.0, min(times) - self.node.clock()) if times else None
 
     def _uncertain(self) -> bool:

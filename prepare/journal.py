@@ -29,6 +29,8 @@ from xce.prepare.step import Evidence, Kept, Step
 
 TOMBSTONES = 4096
 """Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
+ROOM = 1 << 20
+"""Bytes that must be free before a disk that was full counts as having room."""
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -114,6 +116,8 @@ class Journal:
         self._unknown: dict[Key, dict[str, Any]] = {}
         self.strokes = (self._get(*COUNT, Head) or Head()).strokes
         """How often something was written."""
+        self.fault = ""
+        """Why the disk did not take what was to be written last; '' if it did."""
         self._synced = True
         self._tell_head()
         self.standing = self._get("standing", "", 0, Standing) or Standing()
@@ -213,6 +217,14 @@ class Journal:
         with self._writing() as changes:
             changes[("standing", "", 0)] = msgspec.structs.replace(self.standing, recovering=recovering)
 
+    def trial(self) -> None:
+        """See whether the disk takes something again, and has room for more than that: `fault` says."""
+        with contextlib.suppress(OSError, NotRecorded):
+            found = os.statvfs(os.path.dirname(self.path))
+            if found.f_bavail * found.f_frsize >= ROOM:
+                with self._writing():
+                    pass
+
     def close(self) -> None:
         """Close the file; may be called twice."""
         self._connection.close()
@@ -239,7 +251,9 @@ class Journal:
                     self._write(key, body)
         except sqlite3.Error as error:
             words = "no space" if "full" in str(error) else str(error)
-            raise NotRecorded(f"cannot record intent: {words} ({self.path})") from error
+            self.fault = f"cannot record intent: {words} ({self.path})"
+            raise NotRecorded(self.fault) from error
+        self.fault = ""
         for key, body in merged.items():
             if body is None:
                 self._raw.pop(key, None)

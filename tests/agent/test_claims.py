@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.linux.kernel import Kernel, make_group, make_kernel
+from tests.prepare.test_full_disk_matrix import Disk
 from tests.prepare.world import INSTANCES, USERS, settings_for
 from xce.agent.claims import Claims, ports_trouble
 from xce.agent.cli.claim import sentence
@@ -124,6 +125,28 @@ def test_an_order_is_carried_out_in_the_thread_and_told_until_it_was_heard(node:
     assert said(node) == {"b1": "released"}
     node.standing(b1="released")
     assert node.claims.holdings.reports == {}
+
+
+@pytest.mark.root
+def test_a_journal_that_cannot_be_written_is_a_fault_of_the_node_until_it_can(
+    kernel: Kernel, tmp_path: Path, group: Cgroup
+) -> None:
+    disk = Disk(tmp_path / "state")
+    node = Node(kernel, tmp_path, group)
+    try:
+        disk.fill()
+        node.claims.ordered(node.prepare("b1"))
+        kernel.until(lambda: "cannot record intent: no space" in node.claims.seen.unrecorded)
+        assert "no space" in node.until("b1", BindingState.PENDING).note
+        disk.free()
+        kernel.until(lambda: node.claims.seen.unrecorded == "", within=8)
+        node.claims.ordered(node.prepare("b1"))
+        node.until("b1", READY)
+        node.release("b1")
+        node.until("b1", RELEASED)
+    finally:
+        node.end()
+        disk.close()
 
 
 def test_the_same_order_again_is_answered_again_and_a_late_one_says_that_it_has_ended(node: Node) -> None:
