@@ -66,7 +66,7 @@ class Executor(Carrier):
     """The bindings of one node."""
 
     def __init__(self, journal: Journal, node: Node, boot: str) -> None:
-        super().__init__(journal, node, boot)
+        super().__init__(journal, _named(node, journal, boot), boot)
         self._next_check = self._next_scan = self._next_trial = 0.0
         self._settling: _Settling | None = None
         self._kept_later: dict[str, float] = {}
@@ -341,3 +341,12 @@ class Executor(Carrier):
             if self.node.clock() >= end:
                 break
         return bool(self._unchecked)
+
+
+def _named(node: Node, journal: Journal, boot: str) -> Node:
+    """With the name that stands on what this boot has made, though the directory of claims may be another."""
+    held = journal.standing.owner
+    if held and any(order.boot == boot for order, _ in journal.orders().values()):
+        node = node._replace(owner=node.owner._replace(id=held))
+    journal.belong(node.owner.id)
+    return node

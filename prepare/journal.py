@@ -89,6 +89,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     recovering: str = ""
     """Why it has to be settled what the node holds; '' if that is known."""
     tombstones: int = 0
+    owner: str = ""
+    """`tags.Owner.id` that stands on what was made."""
 
 
 class Journal:
@@ -216,6 +218,12 @@ class Journal:
         """What the node holds is known (or not, and why)."""
         with self._writing() as changes:
             changes[("standing", "", 0)] = msgspec.structs.replace(self.standing, recovering=recovering)
+
+    def belong(self, owner: str) -> None:
+        """From now on this is what stands on things; where that cannot be written, the next start does."""
+        if owner != self.standing.owner:
+            with contextlib.suppress(NotRecorded), self._writing() as changes:
+                changes[("standing", "", 0)] = msgspec.structs.replace(self.standing, owner=owner)
 
     def trial(self) -> None:
         """See whether the disk takes something again, and has room for more than that: `fault` says."""

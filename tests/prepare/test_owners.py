@@ -95,6 +95,24 @@ def test_what_another_agent_has_under_the_same_name_is_neither_taken_nor_ended_n
     job.wait(5)
 
 
+def test_what_was_made_before_the_directory_of_claims_became_another_is_ours_until_it_has_gone(
+    world: World,
+) -> None:
+    report = world.bind(DISK, cards=["full"])
+    job, before = in_group(world, report.binding), world.node.owner.id
+    old = world.settings.directory
+    world.settings = msgspec.structs.replace(world.settings, directory=f"{world.place}/moved")
+    world.restart()
+    world.executor.check()
+    assert world.report(report.binding).conditions == []
+    assert world.release(report.binding).state is BindingState.RELEASED
+    job.wait(5)
+    assert [*world.group.children(), *Path(world.place, "scratch").iterdir()] == []
+    assert not Path(old, report.binding).exists()
+    world.restart()
+    assert world.node.owner.id != before
+
+
 def strip(path: str) -> None:
     os.removexattr(path, ATTRIBUTE)
 
