@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from xce.linux.beneath import NOT_FINISHED
+from xce.linux.cgroup import Cgroup
 from xce.model.claim import Binding, BindingState, Chosen, Claim
 from xce.model.profile import Orphans
 from xce.prepare import orphans
@@ -66,7 +67,7 @@ class Executor(Carrier):
     """The bindings of one node."""
 
     def __init__(self, journal: Journal, node: Node, boot: str) -> None:
-        super().__init__(journal, _named(node, journal, boot), boot)
+        super().__init__(journal, _as_made(node, journal, boot), boot)
         self._next_check = self._next_scan = self._next_trial = 0.0
         self._settling: _Settling | None = None
         self._kept_later: dict[str, float] = {}
@@ -343,10 +344,15 @@ class Executor(Carrier):
         return bool(self._unchecked)
 
 
-def _named(node: Node, journal: Journal, boot: str) -> Node:
-    """With the name that stands on what this boot has made, though the directory of claims may be another."""
-    held = journal.standing.owner
-    if held and any(order.boot == boot for order, _ in journal.orders().values()):
-        node = node._replace(owner=node.owner._replace(id=held))
-    journal.belong(node.owner.id)
+def _as_made(node: Node, journal: Journal, boot: str) -> Node:
+    """With what was in force when this boot's things were made, whatever the settings are now.
+
+    They bear the name of the directory of claims that there was, and processes are in the groups of then.
+    """
+    held = journal.standing
+    if held.owner and any(order.boot == boot for order, _ in journal.orders().values()):
+        node = node._replace(owner=node.owner._replace(id=held.owner))
+        if (groups := Cgroup(held.groups)).exists():
+            node = node._replace(groups=groups)
+    journal.belong(owner=node.owner.id, groups=node.groups.path)
     return node

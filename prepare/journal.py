@@ -91,6 +91,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tombstones: int = 0
     owner: str = ""
     """`tags.Owner.id` that stands on what was made."""
+    groups: str = ""
+    """Where the control groups were made."""
 
 
 class Journal:
@@ -219,11 +221,12 @@ class Journal:
         with self._writing() as changes:
             changes[("standing", "", 0)] = msgspec.structs.replace(self.standing, recovering=recovering)
 
-    def belong(self, owner: str) -> None:
-        """From now on this is what stands on things; where that cannot be written, the next start does."""
-        if owner != self.standing.owner:
+    def belong(self, *, owner: str, groups: str) -> None:
+        """What stands on things from now on, and where groups are made; if it cannot be written, later."""
+        if (owner, groups) != (self.standing.owner, self.standing.groups):
             with contextlib.suppress(NotRecorded), self._writing() as changes:
-                changes[("standing", "", 0)] = msgspec.structs.replace(self.standing, owner=owner)
+                standing = msgspec.structs.replace(self.standing, owner=owner, groups=groups)
+                changes[("standing", "", 0)] = standing
 
     def trial(self) -> None:
         """See whether the disk takes something again, and has room for more than that: `fault` says."""

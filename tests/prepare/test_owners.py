@@ -95,22 +95,27 @@ def test_what_another_agent_has_under_the_same_name_is_neither_taken_nor_ended_n
     job.wait(5)
 
 
-def test_what_was_made_before_the_directory_of_claims_became_another_is_ours_until_it_has_gone(
-    world: World,
+@pytest.mark.parametrize("what", ["directory", "cgroup"])
+def test_what_was_made_before_a_setting_became_another_is_ours_until_it_has_gone(
+    world: World, what: str
 ) -> None:
     report = world.bind(DISK, cards=["full"])
-    job, before = in_group(world, report.binding), world.node.owner.id
-    old = world.settings.directory
-    world.settings = msgspec.structs.replace(world.settings, directory=f"{world.place}/moved")
+    job = in_group(world, report.binding)
+    node, directory = world.node, world.settings.directory
+    (later := world.group.child("later")).create()
+    other = {"directory": f"{world.place}/moved", "cgroup": later.path}
+    world.settings = msgspec.structs.replace(world.settings, **{what: other[what]})
     world.restart()
     world.executor.check()
     assert world.report(report.binding).conditions == []
     assert world.release(report.binding).state is BindingState.RELEASED
     job.wait(5)
-    assert [*world.group.children(), *Path(world.place, "scratch").iterdir()] == []
-    assert not Path(old, report.binding).exists()
+    assert [*world.group.children(), *Path(world.place, "scratch").iterdir()] == [later]
+    assert not Path(directory, report.binding).exists()
     world.restart()
-    assert world.node.owner.id != before
+    assert (world.node.owner.id != node.owner.id) == (what == "directory")
+    assert world.node.groups == (later if what == "cgroup" else node.groups)
+    assert later.remove()
 
 
 def strip(path: str) -> None:
