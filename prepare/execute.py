@@ -354,5 +354,9 @@ def _as_made(node: Node, journal: Journal, boot: str) -> Node:
         node = node._replace(owner=node.owner._replace(id=held.owner))
         if (groups := Cgroup(held.groups)).exists():
             node = node._replace(groups=groups)
+    new = journal.strokes == 0 and not held.recovering
+    if new and (group := orphans.any_of_ours(node)):
+        # Nothing else tells that this node is not free: its state directory is another, or was emptied.
+        journal.settle(f"there is no journal in {journal.directory}, and {group.path} is there")
     journal.belong(owner=node.owner.id, groups=node.groups.path)
     return node

@@ -99,6 +99,7 @@ class Journal:
     """The records of one node, in `directory`. Raises `TooNew`, and OSError if it cannot be opened at all."""
 
     def __init__(self, directory: str, *, steps: Sequence[str] = STEPS) -> None:
+        self.directory = directory
         self.path, self._head = f"{directory}/{FILE}", f"{directory}/{HEAD}"
         os.makedirs(directory, 0o700, exist_ok=True)
         self._raw: dict[Key, bytes] = {}

@@ -19,6 +19,7 @@ from xce.prepare.environment import CDI_PREFIX
 from xce.prepare.handler import Node
 from xce.prepare.scratch import directory_of, image_of
 from xce.prepare.step import Csi, Environment, Group, Scratch, Stage, Step
+from xce.prepare.tags import Mark
 
 STAGED, TRIAL, HIERARCHY = ".staged", ".visible", ".cgroup"
 CSI = paths.FOLDER
@@ -89,6 +90,12 @@ def _groups(node: Node, mine: _Owned) -> Iterator[Orphan]:
         if name != child.name and name not in mine.groups and _is_ours(name):
             pids = child.pids()
             yield Orphan("control group", child.path, f"{len(pids)} processes" if pids else "")
+
+
+def any_of_ours(node: Node) -> Cgroup | None:
+    """A control group that this agent has made, as it says itself: none of them outlives a reboot."""
+    ours = (one for one in node.groups.children() if one.name.startswith(group.PREFIX))
+    return next((one for one in ours if node.owner.whose(one.path)[0] is Mark.OURS), None)
 
 
 def _is_ours(element: str) -> bool:

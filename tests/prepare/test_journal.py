@@ -256,6 +256,29 @@ def test_c_sta_01_what_the_cluster_knows_settles_a_node_that_lost_its_journal(wo
 
 
 @pytest.mark.root
+def test_c_sta_01_with_another_state_directory_what_is_there_is_no_free_node(world: World) -> None:
+    """Without journal and head, only the things themselves show that there was one."""
+    order = world.order(FULL_ASK, cards=["full"], binding="b1")
+    world.bind(FULL_ASK, cards=["full"], binding="b1")
+    world.stop()
+    for path in (world.place / "state").iterdir():
+        path.unlink()
+    world.start()
+    assert "there is no journal in" in world.executor.recovering
+    with pytest.raises(Refused, match="this node is recovering"):
+        world.executor.release(op_id="end", epoch=1, binding="b1")
+    world.take_up(Known("op-b1", 1, *order, {}))
+    assert world.settled("b1").state is READY
+    world.release("b1")
+    assert world.leftovers() == []
+    world.stop()
+    for path in (world.place / "state").iterdir():
+        path.unlink()
+    world.start()
+    assert not world.executor.recovering, "nothing is there"
+
+
+@pytest.mark.root
 def test_c_sta_01_a_device_in_use_ends_nothing_that_is_taken_up_again(world: World) -> None:
     """Somebody looks at it in the moment when the agent is started without its journal."""
     order = world.order(FULL_ASK, cards=["full"], binding="b1")
