@@ -65,7 +65,13 @@ class Watch:
     def look(self) -> None:
         """Look now, or have a child look. The first call begins the watching."""
         self._first_change = None
-        if (mount := self._may_hang(self.path)) is not None:
+        try:
+            mount = self._may_hang(self.path)
+        except OSError as error:  # no descriptors: another look must come all the same
+            self.fault = f"cannot tell where {escape(self.path)} lies: {error.strerror}"
+            self._again(RESCAN_BLIND)
+            return
+        if mount is not None:
             self._forget_watches()
             self._remote.look(lambda answer: self._answered(answer, mount))
             return

@@ -1,5 +1,6 @@
 """What counts as a reporter, why not, and how soon a change is seen."""
 
+import errno
 import os
 import re
 import stat
@@ -357,6 +358,28 @@ def test_where_a_look_may_hang_a_child_looks_and_changes_are_seen_as_elsewhere(
     assert watch.fault == f"cannot read {place}: No such file or directory; it is on nfs4 from server:/x"
     watch.close()
     kernel.until(lambda: not len(kernel.reaper))
+
+
+def test_a_look_for_which_there_was_no_descriptor_is_followed_by_another(
+    kernel: Kernel, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xce.reporters.watch.RESCAN_BLIND", 0.05)
+    dry = [True]
+
+    def may_hang(_path: str) -> None:
+        if dry:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    seen: list[dict[str, Candidate]] = []
+    watch = Watch(kernel.loop, kernel.reaper, str(place), TRUSTED, seen.append, may_hang=may_hang)
+    try:
+        watch.look()
+        assert "Too many open files" in watch.fault
+        dry.clear()
+        kernel.until(lambda: seen)
+        assert watch.fault == ""
+    finally:
+        watch.close()
 
 
 def test_a_script_too_large_to_be_copied_is_refused_where_a_look_may_hang(place: Path) -> None:
