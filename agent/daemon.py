@@ -75,10 +75,18 @@ Settings = AgentFile | ExternalFile
 class Daemon:
     """One agent or external reporter. `read` gives the configuration, again at each reload.
 
-    Construction takes the lock. Raises `CannotStart`, `ConfigRefused`.
+    Construction takes the lock. Raises `CannotStart`, `ConfigRefused`. `loop` has the clock.
     """
 
-    def __init__(self, read: Callable[[], Settings], path: str, *, role: Role, logger: Log) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Settings],
+        path: str,
+        *,
+        role: Role,
+        logger: Log,
+        loop: Loop | None = None,
+    ) -> None:
         self.settings = settings = read()
         self._read, self.path, self.role, self.log = read, path, role, logger
         self.started = time.monotonic()
@@ -90,7 +98,8 @@ class Daemon:
         except KeyFileError as error:
             raise CannotStart(f"cannot know whose values these are: {error}; or set 'name:'") from error
         logger.host = self.name
-        self.loop = Loop(on_error=self.faults.internal)
+        self.loop = loop or Loop()
+        self.loop.on_error = self.faults.internal
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.on_signal(number, self.stop)
         self.loop.on_signal(signal.SIGHUP, self.reload)

@@ -1,0 +1,101 @@
+"""A child that is an agent whose clock leaves out the time in which no reporter runs.
+
+    python -m bench.runload DIRECTORY
+
+All of an agent but a broker to talk to; the reporters of DIRECTORY/reporters.d run one after the other, as
+fast as they can. Prints a line when they have warmed up, and one for each SIGUSR1, after `SPAN_S` seconds of
+its clock: how many runs there were, and what the span cost this process. It stands still until it is asked.
+"""
+
+import heapq
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from bench.children import say
+from xce.agent.daemon import Daemon
+from xce.agent.log import Log
+from xce.linux.loop import Loop
+from xce.model.configuration import AgentFile, AgentReporters
+from xce.model.role import Role
+
+SPAN_S = 20.0
+WARM_S = 30.0
+
+
+class HurriedLoop(Loop):
+    """Waits for nothing but children."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: time.monotonic() + self.ahead)
+        self.ahead = 0.0
+
+    def turn(self, at_most: float | None = None) -> None:
+        """One turn; if there is no child to wait for, it is the time of the next timer already."""
+        timers = self._timers
+        if not _has_children():
+            while timers[0][2].callback is None:  # cancelled: `Loop.turn` would pass over it, too
+                heapq.heappop(timers)
+                self.cancelled -= 1
+            self.ahead += max(0.0, timers[0][0] - self.now())
+            at_most = 0.0
+        super().turn(at_most)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+class Meter:
+    """Stands still until it is asked, then measures one span."""
+
+    def __init__(self, daemon: Daemon, loop: HurriedLoop) -> None:
+        self._daemon, self._loop = daemon, loop
+        self._runs, self._cpu_s = 0, 0.0
+
+    def next(self) -> None:
+        """Tell of the span that is over, and wait to be asked for the next one."""
+        spent, runs = time.process_time() - self._cpu_s, self._count()
+        say(runs=runs - self._runs, us=spent * 1e6)
+        asleep = time.monotonic()
+        if signal.sigwait({signal.SIGUSR1, signal.SIGTERM}) == signal.SIGTERM:
+            self._daemon.stop()
+            return
+        self._loop.ahead -= time.monotonic() - asleep
+        self._runs = runs
+        self._loop.call_later(SPAN_S, self.next)
+        self._cpu_s = time.process_time()
+
+    def _count(self) -> int:
+        return sum(one["runs"] for one in self._daemon.status()["reporters"])
+
+
+def main(directory: Path) -> None:
+    """Run until SIGTERM."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    settings = AgentFile(
+        name="hurried",
+        run_directory=str(directory / "run"),
+        state_directory=str(directory / "state"),
+        reporters=AgentReporters(
+            directory=str(directory / "reporters.d"),
+            user="nobody",
+            load_indices=False,
+            interval=1,
+            timeout=30,
+        ),
+    )
+    loop = HurriedLoop()
+    daemon = Daemon(lambda: settings, "agent.yaml", role=Role.AGENT, logger=Log(), loop=loop)
+    loop.call_later(WARM_S, Meter(daemon, loop).next)
+    daemon.run()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
