@@ -12,7 +12,7 @@ LDX_W, LDX_H, LDX_DW, STX_W = 0x61, 0x69, 0x79, 0x63
 """Read or write 4, 2 or 8 bytes."""
 MOV, MOV_IMM, ADD_IMM, AND_IMM = 0xBF, 0xB7, 0x07, 0x57
 MOV32, AND32_IMM, RSH32_IMM = 0xBC, 0x54, 0x74
-JEQ_IMM, JNE_IMM, JNE, JNE32, JNE32_IMM, JA = 0x15, 0x55, 0x5D, 0x5E, 0x56, 0x05
+JEQ, JEQ_IMM, JNE_IMM, JNE32, JNE32_IMM, JA = 0x1D, 0x15, 0x55, 0x5E, 0x56, 0x05
 CALL, EXIT = 0x85, 0x95
 OF_KERNEL = 2
 """Source of a call that goes to a function of the kernel by its BTF id (BPF_PSEUDO_KFUNC_CALL)."""

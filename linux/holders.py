@@ -1,8 +1,9 @@
 """Who uses a device or a mount: read from /proc of all processes, without touching any file system.
 
-A process that ends while it is looked at is left out. Nothing here can hang: links below /proc/PID are read
-as text and descriptors by their fdinfo; no path of a process is opened. Kernel threads and loop devices that
-sit on a file show nowhere; what uses a block device in the kernel is `blockdevice`'s.
+A process that ends while it is looked at is left out. One whose first thread has ended shows nothing in its
+own folder while it lives on: another thread's is looked at. Nothing here can hang: links below /proc/PID are
+read as text and descriptors by their fdinfo; no path of a process is opened. Kernel threads and loop devices
+that sit on a file show nowhere; what uses a block device in the kernel is `blockdevice`'s.
 """
 
 import contextlib
@@ -50,11 +51,10 @@ def of_device(devices: Collection[DeviceNumber], *, proc_root: str = "/proc") ->
     """Processes with an open descriptor of one of these devices."""
     look = _Devices(proc_root)
     found = []
-    for name in os.listdir(proc_root):
-        if name.isdecimal():
-            first = next((one for one in look.of(int(name)) if one[1] in devices), None)
-            if first is not None:
-                found += _on(int(name), *first, proc_root)
+    for pid in _pids(proc_root):
+        first = next((one for one in look.of(pid) if one[1] in devices), None)
+        if first is not None:
+            found += _on(pid, *first, proc_root)
     return found
 
 
@@ -122,14 +122,15 @@ class _Devices:
     def of(self, pid: int) -> Iterator[tuple[str, DeviceNumber]]:
         """Descriptors of devices that a process has open; not those that lie where asking could hang."""
         safe: set[int] | None = None
-        for fd in _descriptors(pid, self._root):
-            path = f"{self._root}/{pid}/fd/{fd}"
+        task = _task(pid, self._root)
+        for fd in _descriptors(task, self._root):
+            path = f"{self._root}/{task}/fd/{fd}"
             try:
                 if not os.readlink(path).startswith("/"):
                     continue  # a pipe, a socket, ...
                 if safe is None:
-                    safe = self._safe_mounts(pid)
-                if _mount_of(pid, fd, self._root) not in safe:
+                    safe = self._safe_mounts(task)
+                if _mount_of(task, fd, self._root) not in safe:
                     continue
                 found = os.stat(path)
             except OSError:
@@ -137,17 +138,17 @@ class _Devices:
             if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
                 yield fd, DeviceNumber("c" if stat.S_ISCHR(found.st_mode) else "b", found.st_rdev)
 
-    def _safe_mounts(self, pid: int) -> set[int]:
+    def _safe_mounts(self, task: str) -> set[int]:
         """Ids of the mounts in its namespace whose file system answers without asking anybody."""
-        namespace = _namespace(pid, self._root)
+        namespace = _namespace(task, self._root)
         if namespace not in self._safe:
-            mounts = mountinfo.read(self._root, pid)
+            mounts = mountinfo.read(self._root, task)
             self._safe[namespace] = {mount.id for mount in mounts if not mountinfo.can_hang(mount.kind)}
         return self._safe[namespace]
 
 
-def _mount_of(pid: int, fd: str, proc_root: str) -> int:
-    info = os.open(f"{proc_root}/{pid}/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+def _mount_of(task: str, fd: str, proc_root: str) -> int:
+    info = os.open(f"{proc_root}/{task}/fdinfo/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         match = _MOUNT_ID.search(os.read(info, 4096))
     finally:
@@ -155,41 +156,46 @@ def _mount_of(pid: int, fd: str, proc_root: str) -> int:
     return int(match.group(1)) if match else -1
 
 
-def of_socket(inode: int, *, proc_root: str = "/proc") -> list[Holder]:
-    """Processes with a descriptor of the socket with that inode."""
-    found, link = [], f"socket:[{inode}]"
-    for name in os.listdir(proc_root):
-        for fd in _descriptors(int(name), proc_root) if name.isdecimal() else ():
+def of_sockets(inodes: Collection[int], *, proc_root: str = "/proc") -> dict[int, list[Holder]]:
+    """By inode: processes with a descriptor of that socket. One look for all of them."""
+    links = {f"socket:[{inode}]": inode for inode in inodes}
+    found: dict[int, list[Holder]] = {}
+    for pid in _pids(proc_root) if links else []:
+        task, having = _task(pid, proc_root), dict[int, str]()
+        for fd in _descriptors(task, proc_root):
             with contextlib.suppress(OSError):
-                if os.readlink(f"{proc_root}/{name}/fd/{fd}") == link:
-                    if process := proc.process(int(name), proc_root):
-                        found.append(Holder(process.pid, process.name, process.started, f"fd {fd}"))
-                    break
+                inode = links.get(os.readlink(f"{proc_root}/{task}/fd/{fd}"))
+                if inode is not None:
+                    having.setdefault(inode, fd)
+        process = proc.process(pid, proc_root) if having else None
+        for inode, fd in having.items() if process else ():
+            assert process is not None
+            found.setdefault(inode, []).append(Holder(pid, process.name, process.started, f"fd {fd}"))
     return found
 
 
 def of_mount(mount: int, point: str, *, proc_root: str = "/proc") -> list[Holder]:
     """Processes of our mount namespace that keep the mount with that id, at `point`, busy."""
     found = []
-    for name in os.listdir(proc_root):
-        how = _uses(int(name), mount, point, proc_root) if name.isdecimal() else ""
-        process = proc.process(int(name), proc_root) if how else None
+    for pid in _pids(proc_root):
+        how = _uses(_task(pid, proc_root), mount, point, proc_root)
+        process = proc.process(pid, proc_root) if how else None
         if process is not None:
             found.append(Holder(process.pid, process.name, process.started, how))
     return found
 
 
-def _uses(pid: int, mount: int, point: str, proc_root: str) -> str:
-    for fd in _descriptors(pid, proc_root):
+def _uses(task: str, mount: int, point: str, proc_root: str) -> str:
+    for fd in _descriptors(task, proc_root):
         with contextlib.suppress(OSError):
-            if _mount_of(pid, fd, proc_root) == mount:
+            if _mount_of(task, fd, proc_root) == mount:
                 return f"fd {fd}"
     for link, how in (("cwd", "current directory"), ("root", "root directory"), ("exe", "program file")):
         with contextlib.suppress(OSError):
-            if is_below(os.readlink(f"{proc_root}/{pid}/{link}"), point):
+            if is_below(os.readlink(f"{proc_root}/{task}/{link}"), point):
                 return how
     with contextlib.suppress(OSError):
-        maps = Path(proc_root, str(pid), "maps").read_text(encoding="utf-8", errors="surrogateescape")
+        maps = Path(proc_root, task, "maps").read_text(encoding="utf-8", errors="surrogateescape")
         for line in maps.splitlines():
             if is_below(line[line.find("/") :], point) and "/" in line:
                 return "mapped file"
@@ -216,23 +222,24 @@ def of_copies(sought: Collection[Sought], *, proc_root: str = "/proc") -> dict[s
     ours = {(mount.point, mount.device) for mount in mountinfo.read(proc_root, devices=devices)}
     doubtful: dict[str, set[Sought]] = {}
     found: dict[str, list[Holder]] = {}
-    for name in os.listdir(proc_root) if sought else []:
-        namespace = _namespace(name, proc_root) if name.isdecimal() else ""
+    for pid in _pids(proc_root) if sought else []:
+        task = _task(pid, proc_root)
+        namespace = _namespace(task, proc_root)
         if namespace in done:
             continue
         with contextlib.suppress(OSError):
             copied: set[Sought] = set()
             if namespace not in doubtful:
-                mounts = mountinfo.read(proc_root, name, devices)
+                mounts = mountinfo.read(proc_root, task, devices)
                 judged = {one: _has_copy(one, mounts, ours) for one in sought}
                 copied = {one for one, has in judged.items() if has}
                 doubtful[namespace] = {one for one, has in judged.items() if has is None}
-            told = partial(proc.has_environment, int(name), proc_root=proc_root)
+            told = partial(proc.has_environment, task, proc_root=proc_root)
             said = {one for one in doubtful[namespace] if told(one.mark)}
             doubtful[namespace] -= said
             if not doubtful[namespace]:
                 done.add(namespace)
-            process = proc.process(int(name), proc_root) if copied or said else None
+            process = proc.process(pid, proc_root) if copied or said else None
             for one in copied | said if process else ():
                 assert process is not None
                 holder = Holder(process.pid, process.name, process.started, f"mount namespace {namespace}")
@@ -256,6 +263,20 @@ def is_below(path: str, point: str) -> bool:
     return path == point or path.startswith(point.rstrip("/") + "/")
 
 
+def _pids(proc_root: str) -> list[int]:
+    return [int(name) for name in os.listdir(proc_root) if name.isdecimal()]
+
+
+def _task(pid: int, proc_root: str) -> str:
+    """The folder below /proc that tells of a process: its own, or that of a thread that has not ended."""
+    if not _namespace(pid, proc_root):
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"{proc_root}/{pid}/task"):
+                if _namespace(task := f"{pid}/task/{thread}", proc_root):
+                    return task
+    return str(pid)
+
+
 def _namespace(pid: int | str, proc_root: str) -> str:
     try:
         return os.readlink(f"{proc_root}/{pid}/ns/mnt")
@@ -263,8 +284,8 @@ def _namespace(pid: int | str, proc_root: str) -> str:
         return ""
 
 
-def _descriptors(pid: int, proc_root: str) -> Iterator[str]:
+def _descriptors(task: str, proc_root: str) -> Iterator[str]:
     try:
-        yield from os.listdir(f"{proc_root}/{pid}/fd")
+        yield from os.listdir(f"{proc_root}/{task}/fd")
     except OSError:
         return

@@ -23,7 +23,7 @@ _FUNCTIONS = [_WALK, "bpf_iter_task_vma_new", "bpf_iter_task_vma_next", "bpf_ite
 _MEMBERS = {
     "file": ["f_inode"],
     "inode": ["i_mode", "i_rdev"],
-    "task_struct": ["pid", "tgid"],
+    "task_struct": ["group_leader", "mm", "tgid"],
     "vm_area_struct": ["vm_file"],
 }
 _META, _TASK = 0, 8
@@ -105,9 +105,13 @@ def _program(layout: btf.Layout) -> bytes:
             instruction(op.MOV, context, r1),
             instruction(op.LDX_DW, task, context, offset=_TASK),
             Jump(op.JEQ_IMM, "end", task),
-            instruction(op.LDX_W, r1, task, offset=offsets["task_struct.pid"]),
             instruction(op.LDX_W, pid, task, offset=offsets["task_struct.tgid"]),
-            Jump(op.JNE, "end", r1, pid),  # its other threads have the same mappings
+            instruction(op.LDX_DW, r1, task, offset=offsets["task_struct.group_leader"]),
+            Jump(op.JEQ, "walk", r1, task),
+            instruction(op.LDX_DW, r1, r1, offset=offsets["task_struct.mm"]),
+            instruction(op.LDX_DW, r2, task, offset=offsets["task_struct.mm"]),
+            Jump(op.JEQ, "end", r1, r2),  # those of the first thread, unless that has ended
+            "walk",
             instruction(op.STX_W, frame, pid, offset=entry + 4),
             instruction(op.MOV, r2, task),
             instruction(op.MOV_IMM, r3, value=0),

@@ -60,7 +60,7 @@ def wait_channel(pid: int, proc_root: str = "/proc") -> str:
     return "" if text == "0" else text
 
 
-def has_environment(pid: int, entry: str, proc_root: str = "/proc") -> bool:
+def has_environment(pid: int | str, entry: str, proc_root: str = "/proc") -> bool:
     """Whether a process was started with `entry` ('NAME=VALUE') in its environment, as far as we may know."""
     try:
         held = content(f"{proc_root}/{pid}/environ")

@@ -1,8 +1,10 @@
 """Who uses a device or a mount is found by pid and by how, and nobody else is."""
 
 import os
+import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +12,25 @@ import pytest
 
 from tests.linux.hangfs import HangingMount
 from tests.linux.test_mountapi import bind
-from xce.linux import holders, mountapi
+from xce.linux import holders, mountapi, proc
 from xce.linux.openfiles import DeviceNumber
 
 pytestmark = pytest.mark.root
 
 FULL = DeviceNumber("c", os.makedev(1, 7))
 _WAIT = "import sys\n{}\nprint('there', flush=True); sys.stdin.read()"
+
+
+EXIT = 60 if platform.machine() == "x86_64" else 93
+"""The call that ends one thread."""
+HEADLESS = f"""
+import ctypes, os, sys, threading
+def stay():
+    print('there', flush=True); sys.stdin.read(); os._exit(0)
+threading.Thread(target=stay).start()
+ctypes.CDLL(None).syscall({EXIT}, 0)
+"""
+"""A program whose first thread ends, while another one stays."""
 
 
 class Sitter:
@@ -30,6 +44,16 @@ class Sitter:
 
     def leave(self) -> None:
         self.process.communicate()
+
+
+def headless(code: str, before: list[str] | None = None) -> Sitter:
+    """What it holds is held by a thread, when its first one has ended."""
+    sitter = Sitter(f"{code}\n{HEADLESS}", before)
+    until = time.monotonic() + 10
+    while (found := proc.process(sitter.process.pid)) and found.state != "Z":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return sitter
 
 
 @pytest.fixture
@@ -57,6 +81,34 @@ def test_a_process_with_the_device_open_is_named(tmp_path: Path) -> None:
     assert holders.of_device({FULL}) == devices({FULL}) == []
     other.leave()
     devices.close()
+
+
+def test_a_process_whose_first_thread_has_ended_has_its_devices_still() -> None:
+    sitter = headless("f = open('/dev/full')")
+    devices = holders.Devices()
+    for look in (holders.of_device, devices):
+        [found] = look({FULL})
+        assert (found.pid, found.how) == (sitter.process.pid, "fd 3 on 1:7")
+    [(found, device)] = holders.devices_of([sitter.process.pid])
+    assert (found.pid, device) == (sitter.process.pid, FULL)
+    sitter.leave()
+    assert holders.of_device({FULL}) == []
+    devices.close()
+
+
+def test_a_process_whose_first_thread_has_ended_keeps_its_mount_and_its_namespace(
+    mounted: tuple[int, Path],
+) -> None:
+    number, point = mounted
+    sitter = headless(f"f = open({str(point / 'file')!r})")
+    assert [found.pid for found in holders.of_mount(number, str(point))] == [sitter.process.pid]
+    sitter.leave()
+    status = os.stat(point)
+    sought = [holders.Sought(str(point), f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}")]
+    sitter = headless("pass", before=["unshare", "-m", "--propagation", "private"])
+    [found] = holders.of_copies(sought)[str(point)]
+    assert found.pid == sitter.process.pid
+    sitter.leave()
 
 
 @pytest.mark.parametrize(

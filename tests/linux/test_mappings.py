@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.linux.test_holders import Sitter
+from tests.linux.test_holders import Sitter, headless
 from xce.linux import bpf, btf, holders, mappings
 from xce.linux.mappings import Mappings
 from xce.linux.openfiles import DeviceNumber
@@ -46,6 +46,13 @@ def test_a_mapping_without_a_descriptor_is_seen(maps: Mappings) -> None:
     assert sitter.process.pid not in maps({ZERO}).mapped
     other.leave()
     devices.close()
+
+
+def test_a_process_whose_first_thread_has_ended_has_its_mappings_still(maps: Mappings) -> None:
+    sitter = headless(MAPPED.format(path="/dev/zero"))
+    assert maps({ZERO}).mapped[sitter.process.pid] == ZERO
+    sitter.leave()
+    assert sitter.process.pid not in maps({ZERO}).mapped
 
 
 def test_where_the_kernel_does_not_list_them_nobody_is_said_to_have_one(
