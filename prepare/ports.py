@@ -22,12 +22,17 @@ from xce.prepare.handler import At, Done, Note, Outcome, Plain, StepFailed, Wait
 from xce.prepare.inuse import is_allowed
 from xce.prepare.step import TAKEN_UP, Evidence, Filter, Group, Ports
 
+_NAMED = 4
+"""Of those who wait on a port that is not theirs."""
+
 
 class _Progress(msgspec.Struct):
     """Kept while ports are looked after."""
 
     ours: set[Socket] = msgspec.field(default_factory=set)
     """Sockets of its consumer's that wait on them."""
+    unseen: set[Socket] = msgspec.field(default_factory=set)
+    """Sockets that nobody was seen with at the last look."""
 
 
 class PortsHandler(Plain[Ports]):
@@ -68,27 +73,41 @@ class PortsHandler(Plain[Ports]):
         """The consumer may have bound them or not; who else waits on one is named."""
         waiting = [one for port in evidence["ports"] for one in at.node.listening.at(port)]
         held = at.kept(_Progress)
-        strangers = {one: _stranger(one, at) for one in waiting if one not in held.ours}
-        held.ours = {one for one in waiting if not strangers.get(one)}
-        return "; ".join(filter(None, strangers.values()))
+        strangers = _strangers([one for one in waiting if one not in held.ours], at)
+        held.ours = {one for one in waiting if one not in strangers}
+        unseen = {one for one, who in strangers.items() if not who}
+        new, held.unseen = unseen - held.unseen, unseen  # closed since it was listed, for all we know
+        words = list(dict.fromkeys(_words(*one) for one in strangers.items() if one[0] not in new))
+        return "; ".join([*words[:_NAMED], *([f"and {len(words) - _NAMED} more"] if words[_NAMED:] else [])])
 
     def undo(self, step: Ports, evidence: Evidence, at: At) -> Outcome:
         """They are free with the record; who is left of the consumer was ended before."""
         return Done()
 
 
-def _stranger(one: Socket, at: At) -> str:
-    """Who waits on a port that is the consumer's, in words; '' if he may."""
-    group = _group(at)
-    if group is not None and one.group in group.ids():
-        return ""
-    having = holders.of_socket(one.inode, proc_root=at.node.proc)
-    inside = set(group.pids()) if group is not None else set()
+def _strangers(waiting: Sequence[Socket], at: At) -> dict[Socket, str]:
+    """Those of the sockets that are not the consumer's, and who has each; '' if nobody is seen with it.
+
+    Anybody can have very many on one port: nothing is looked at once for each.
+    """
+    group = _group(at) if waiting else None
+    ids = group.ids() if group is not None else set()
+    others = [one for one in waiting if one.group not in ids]
+    having = holders.of_sockets({one.inode for one in others}, proc_root=at.node.proc)
+    inside = set(group.pids()) if group is not None and others else set()
     daemons = [name for step, _ in at.earlier if isinstance(step, Filter) for name in step.daemons]
-    if any(holder.pid in inside or is_allowed(holder, daemons) for holder in having):
-        return ""  # it was bound before it came into the group, or for the consumer
-    who = ", ".join(str(holder) for holder in having[:4]) or "somebody that cannot be seen"
-    return f"port {one.port} is used by another than its consumer: {who}"
+    found = {}
+    for one in others:
+        by = having.get(one.inode, [])
+        if any(holder.pid in inside or is_allowed(holder, daemons) for holder in by):
+            continue  # it was bound before it came into the group, or for the consumer
+        found[one] = ", ".join(f"pid {holder.pid} ({holder.name})" for holder in by[:_NAMED])
+    return found
+
+
+def _words(one: Socket, who: str) -> str:
+    whose = who or "somebody that cannot be seen"
+    return f"port {one.port} is used by another than its consumer: {whose}"
 
 
 def _group(at: At) -> Cgroup | None:

@@ -1,20 +1,34 @@
 """C-DIR-01: ports that nobody else has, in whatever way he has them."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.prepare.world import World
 from xce.linux import listening, local_ports
+from xce.linux.cgroup import Cgroup
 from xce.model.claim import Ask, BindingState, Condition, PortsAsk
 from xce.prepare import ports
 from xce.prepare.step import Ports
+
+
+class Count:
+    """How often something is called."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call, self.calls = call, 0
+
+    def __call__(self, *given: Any) -> Any:
+        self.calls += 1
+        return self.call(*given)
 
 
 @pytest.fixture
@@ -153,6 +167,50 @@ def test_whoever_takes_a_port_that_is_a_claims_is_named_and_the_claim_is_degrade
         note = world.report(report.binding).note
         assert note.startswith(f"port {free} is used by another than its consumer: pid {pid} (python"), note
     world.until(lambda: world.report(report.binding).conditions == [], within=2)
+
+
+CROWD = 300
+
+
+@pytest.mark.root
+def test_very_many_sockets_on_a_claims_port_cost_one_look_and_few_words(
+    world: World, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[free])]))
+    listed = Count(os.listdir)
+    monkeypatch.setattr(os, "listdir", listed)
+    with contextlib.ExitStack() as crowd:
+        for number in range(1, CROWD):
+            crowd.enter_context(socket.create_server((f"127.0.{number // 250}.{number % 250 + 1}", free)))
+        crowd.enter_context(listener(list, free, socket.SOCK_DGRAM))
+        time.sleep(0.3)
+        listed.calls = 0
+        world.executor.check()
+        shown = world.report(report.binding)
+        assert shown.conditions == [Condition.DEGRADED]
+        assert shown.note.count("is used by another") == 2, "two processes, not each socket"
+        assert listed.calls < 20 + 4 * len(os.listdir("/proc"))
+
+
+@pytest.mark.root
+def test_a_job_that_closed_its_port_since_the_sockets_were_listed_was_no_stranger(
+    world: World, free: int
+) -> None:
+    report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[free])]))
+    [group] = world.evidence(report.binding, "group")["groups"]
+    part = Cgroup(group).child("step")
+    part.create()
+    world.until(lambda: not world.executor.node.listening.at(free))
+    time.sleep(0.3)
+    with listener(lambda own: part_of(part, own), free, socket.SOCK_STREAM):
+        assert world.executor.node.listening.at(free)
+    part.remove()
+    world.executor.check()
+    assert world.report(report.binding).conditions == []
+
+
+def part_of(group: Cgroup, command: list[str]) -> list[str]:
+    return ["sh", "-c", f'echo $$ > {group.path}/cgroup.procs; exec "$@"', "sh", *command]
 
 
 @pytest.mark.root
