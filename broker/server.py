@@ -36,7 +36,7 @@ from xce.wire.codec import PlainReport
 from xce.wire.router import TURN, Router, Sent, Stranger
 from xce.wire.zap import Authenticator
 
-REST_MS = 5
+REST_MS = 3
 BUSY_PER_S, CROWDED_PER_S = 200, 30_000
 """Messages per second between which the loop rests between turns."""
 PUT_OFF_MS = 1
