@@ -67,8 +67,8 @@ class ClaimOperations:
     # ------------------------------------------------------------------------------------------- questions
 
     def _all(self, _request: Request, reply: Reply) -> None:
-        if self._claims.fault:
-            reply({"bindings": [], "trouble": self._claims.fault})
+        if trouble := self._claims.trouble():
+            reply({"bindings": [], "trouble": trouble})
             return
         self._details("", lambda found: reply({"bindings": found, "trouble": ""}), reply)
 
@@ -86,8 +86,8 @@ class ClaimOperations:
         return f"{words} any more: {_how(ended)}" if ended is not None and ended.over else words
 
     def _plan(self, request: Request, reply: Reply) -> None:
-        if self._claims.fault:
-            reply({"error": self._claims.fault})
+        if trouble := self._claims.trouble():
+            reply({"error": trouble})
             return
         inventories = [self._node.inventory(name) for name in self._node.references()]
         try:
@@ -257,8 +257,8 @@ class ClaimOperations:
     ) -> None:
         """Ask the thread of all bindings (''), or of those that `name` means."""
         claims = self._claims
-        if claims.fault:
-            reply({"error": claims.fault})
+        if trouble := claims.trouble():
+            reply({"error": trouble})
             return
         standing = dict(claims.holdings.standing)
 

@@ -6,6 +6,7 @@ in through a queue, and what there is to say comes out through another, with an 
 """
 
 import contextlib
+import math
 import os
 import select
 import threading
@@ -29,6 +30,8 @@ JOBS_S = 0.05
 """For orders and questions, before what is under way goes on."""
 AGAIN_S = 5.0
 """After an error of the thread's own."""
+STALLED_S = 5.0
+"""A turn takes a fraction of a second. Whoever is so long at one waits for the kernel."""
 WAITING = 10_000
 """Orders that may wait for the thread; the broker gives those that are dropped again."""
 
@@ -90,6 +93,8 @@ class Worker:
         self._jobs: deque[Job | None] = deque()
         self._asked = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._ready = threading.Event()
+        self._began = math.inf
+        """When its turn began; infinity: it rests."""
         self._thread = threading.Thread(target=self._work, args=(make,), name="claims", daemon=True)
         self._thread.start()
 
@@ -103,6 +108,13 @@ class Worker:
     def alive(self) -> bool:
         """Whether jobs are done at all."""
         return self._thread.is_alive()
+
+    def stalled(self) -> str:
+        """Why nothing that is asked for is done at the moment, and where to look; ''."""
+        if time.monotonic() - self._began < STALLED_S:
+            return ""
+        where = f"/proc/{os.getpid()}/task/{self._thread.native_id}/stack"
+        return f"nothing is done for claims: a disk or file system does not answer (dmesg; cat {where})"
 
     def put(self, job: Job) -> None:
         """Have it do something."""
@@ -142,10 +154,19 @@ class Worker:
         for fd in (self._asked, executor.node.errands.fileno(), executor.node.csi.fileno()):
             poll.register(fd, select.POLLIN)
         try:
-            while self._do_jobs(executor):
-                poll.poll(self._advance(executor) * 1000)
+            while self._turn(executor, poll):
+                pass
         finally:
             executor.close()
+
+    def _turn(self, executor: "Executor", poll: select.poll) -> bool:
+        """What there is to do, and a rest. False: end."""
+        self._began = time.monotonic()
+        if goes_on := self._do_jobs(executor):
+            wait = self._advance(executor)
+            self._began = math.inf
+            poll.poll(wait * 1000)
+        return goes_on
 
     def _do_jobs(self, executor: "Executor") -> bool:
         """What was asked for, as far as there is time: what is under way has its turn too. False: end."""

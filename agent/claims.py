@@ -109,6 +109,10 @@ class Claims:
         """For the status."""
         return {"devices": self.seen.devices, "orphans": list(self.seen.orphans)}
 
+    def trouble(self) -> str:
+        """Why claims are not served, or orders are not carried out now; ''."""
+        return self.fault or self._worker.stalled()
+
     def orphans_trouble(self) -> str:
         """What of ours no claim owns, in one line."""
         found = self.seen.orphans

@@ -38,7 +38,7 @@ class Faults:
             "state directory": daemon.memory.fault,
             "link": daemon.link.fault,
             "broker key": daemon.trust.fault,
-            "claims": claims.fault if claims else "",
+            "claims": claims.trouble() if claims else "",
             "journal": claims.seen.unrecorded if claims else "",
             "orphans": claims.orphans_trouble() if claims else "",
             "namespace": claims.unseen if claims else "",

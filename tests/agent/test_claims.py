@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from tests.linux.kernel import Kernel, make_group, make_kernel
 from tests.prepare.test_full_disk_matrix import Disk
 from tests.prepare.world import INSTANCES, USERS, settings_for
+from xce.agent import claim_work
 from xce.agent.claims import Claims, ports_trouble
 from xce.agent.cli.claim import sentence
 from xce.linux import local_ports
@@ -298,6 +300,23 @@ def test_a_journal_of_a_newer_version_serves_no_claims_and_says_what_to_install(
     node.claims = node.begin()  # the newer agent is back, and has all of it
     assert node.claims.fault == ""
     assert node.until("b1", READY).evidence
+
+
+def test_a_disk_that_does_not_answer_is_said_and_mended_by_its_answer(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for it is the thread alone, which cannot say so itself."""
+    monkeypatch.setattr(claim_work, "STALLED_S", 0.2)
+    answered = threading.Event()
+    node.claims.ask(lambda _executor: answered.wait(20), lambda _: None)
+    node.claims.ordered(node.prepare("b1"))
+    node.kernel.until(lambda: "a disk or file system does not answer" in node.claims.trouble())
+    where = node.claims.trouble().rpartition("cat ")[2].rstrip(")")
+    assert Path(where).exists()
+    answered.set()
+    node.until("b1", READY)
+    node.kernel.during(0.4)
+    assert node.claims.trouble() == "", "it rests"
 
 
 def test_what_became_of_a_binding_is_told_once_with_its_claim(node: Node) -> None:
