@@ -24,6 +24,7 @@ from xce.linux.bpfcode import instruction
 
 _BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine(), -1)
 
+BPF_MAP_CREATE, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM, BPF_MAP_TYPE_HASH = 0, 2, 3, 1
 BPF_PROG_LOAD, BPF_PROG_ATTACH, BPF_PROG_DETACH = 5, 8, 9
 BPF_PROG_GET_FD_BY_ID, BPF_OBJ_GET_INFO_BY_FD, BPF_PROG_QUERY = 13, 15, 16
 BPF_LINK_CREATE, BPF_ITER_CREATE = 28, 33
@@ -154,6 +155,24 @@ def _load(code: bytes, name: str, use: Use, *, log: "ctypes.Array[ctypes.c_char]
     if use.function:
         attribute += struct.pack("<IIQIIQII", 0, 0, 0, 0, 0, 0, 0, use.function)
     return _bpf(BPF_PROG_LOAD, attribute)
+
+
+def new_set(key_bytes: int, room: int) -> int:
+    """A descriptor of a set of keys, in which programs can look."""
+    return _bpf(BPF_MAP_CREATE, struct.pack("<IIIII", BPF_MAP_TYPE_HASH, key_bytes, 1, room, 0))
+
+
+def put(table: int, key: bytes) -> None:
+    """Add a key; E2BIG if there is no room."""
+    held, value = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(1)
+    of = (ctypes.addressof(held), ctypes.addressof(value))
+    _bpf(BPF_MAP_UPDATE_ELEM, struct.pack("<IIQQQ", table, 0, *of, 0))
+
+
+def drop(table: int, key: bytes) -> None:
+    """Take a key out that is in it."""
+    held = ctypes.create_string_buffer(key, len(key))
+    _bpf(BPF_MAP_DELETE_ELEM, struct.pack("<IIQ", table, 0, ctypes.addressof(held)))
 
 
 def link_iterator(program: int) -> int:

@@ -24,6 +24,11 @@ def instruction(code: int, to: int = 0, source: int = 0, *, offset: int = 0, val
     return struct.pack("<BBhi", code, source << 4 | to, offset, number)
 
 
+def table(to: int, descriptor: int) -> list[bytes]:
+    """A register gets the address of a table (BPF_LD_IMM64, BPF_PSEUDO_MAP_FD)."""
+    return [instruction(0x18, to, 1, value=descriptor), instruction(0)]
+
+
 class Jump(NamedTuple):
     """To a label; `to` and `source` are registers."""
 

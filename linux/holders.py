@@ -87,8 +87,8 @@ class Devices:
         Nobody, where the kernel does not tell.
         """
         if "maps" not in self._asked:
-            self._asked.add("maps")
             self._maps = mappings.find()
+            self._asked.add("maps")
         if self._maps is None:
             return [], []
         seen = self._maps(devices)

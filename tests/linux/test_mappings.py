@@ -1,6 +1,7 @@
 """A device that a process has mapped, though its descriptor is closed; nothing is waited for."""
 
 import os
+import resource
 from collections.abc import Iterator
 
 import pytest
@@ -53,6 +54,50 @@ def test_a_process_whose_first_thread_has_ended_has_its_mappings_still(maps: Map
     assert maps({ZERO}).mapped[sitter.process.pid] == ZERO
     sitter.leave()
     assert sitter.process.pid not in maps({ZERO}).mapped
+
+
+def test_a_moment_without_descriptors_does_not_blind_for_ever() -> None:
+    devices, before = holders.Devices(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    sitter = Sitter(MAPPED.format(path="/dev/zero"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            devices.mapped({ZERO})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    if mappings.find() is not None:
+        assert sitter.process.pid in {one.pid for one in devices.mapped({ZERO})[0]}
+    sitter.leave()
+    devices.close()
+
+
+MANY = 3000
+
+
+def test_a_process_with_thousands_of_mappings_keeps_nobody_from_being_seen(maps: Mappings) -> None:
+    """One that says more of a process than a page or eight takes was refused the whole walk."""
+    code = MAPPED.format(path="/dev/zero").replace("assert libc", f"for i in range({MANY}): assert libc")
+    sitter = Sitter(code.replace("4096, 1, 2", "4096, 1 + i % 2 * 2, 2"))  # alike ones would become one
+    with open(f"/proc/{sitter.process.pid}/maps", encoding="ascii") as lines:
+        assert sum("/dev/zero" in line for line in lines) > MANY - 10
+    other = Sitter("pass")
+    fresh = Mappings()
+    for look in (maps, fresh):
+        assert look({ZERO}).mapped[sitter.process.pid] == ZERO
+        assert other.process.pid not in look({ZERO}).mapped
+    fresh.close()
+    sitter.leave()
+    other.leave()
+
+
+@pytest.mark.parametrize("kind", ["c", "b"])
+def test_one_of_very_many_devices_is_found(maps: Mappings, kind: str) -> None:
+    sitter = Sitter(MAPPED.format(path="/dev/zero"))
+    others = {DeviceNumber(kind, os.makedev(4000, number)) for number in range(1000)}
+    assert sitter.process.pid not in maps(others).mapped
+    assert maps({*others, ZERO}).mapped[sitter.process.pid] == ZERO
+    assert maps(()).mapped == {}
+    sitter.leave()
 
 
 def test_where_the_kernel_does_not_list_them_nobody_is_said_to_have_one(
