@@ -4,16 +4,18 @@ The look at the directory has checked the whole path and hashed the file. Here t
 the very one: same inode, size, owner, mode, and times of change, which nobody can set back. So what runs is
 what was checked and what the shown hash is of, whoever has done what to the path since; and it runs from this
 descriptor, whatever lies at the path by then. A script that lies where opening could hang runs from the copy
-that the look made. Everything raises OSError or ValueError, and then nothing runs.
+that the look made; one that has come to lie there since is looked at again first. Everything raises OSError
+or ValueError, and then nothing runs.
 """
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from xce.linux import cgroup, paths, syscalls
+from xce.linux import cgroup, mountinfo, paths, syscalls
 from xce.linux.loop import Loop
+from xce.linux.mountinfo import Mount
 from xce.linux.reaper import Reaper
 from xce.model.configuration import Mode
 from xce.reporters import cage
@@ -45,6 +47,29 @@ class Wanted(NamedTuple):
 
 class Owner(OneShotOwner, StreamOwner, Protocol):
     """Of runs of both kinds."""
+
+
+class _Places:
+    """Where opening could hang, judged anew when the kernel says that mounts have changed."""
+
+    def __init__(self) -> None:
+        self._table: mountinfo.Table | None = None
+        self._tops: Mapping[str, Mount] = {}
+        self._judged: dict[str, Mount | None] = {}
+
+    def hanging(self, path: str) -> Mount | None:
+        """The mount on the way to a file that may not answer. Raises OSError."""
+        if self._table is None:
+            self._table = mountinfo.Table()
+        tops, folder = self._table.tops(), os.path.dirname(path)
+        if tops is not self._tops:
+            self._tops, self._judged = tops, {}
+        if folder not in self._judged:
+            self._judged[folder] = mountinfo.may_hang(folder, tops)
+        return self._judged[folder]
+
+
+_PLACES = _Places()
 
 
 class Launcher:
@@ -94,6 +119,8 @@ class Launcher:
     def _open(self, candidate: Candidate) -> int:
         if candidate.copy:  # where it lies, opening it could hang
             return syscalls.sealed_file(candidate.name, candidate.copy)
+        if (mount := _PLACES.hanging(candidate.path)) is not None:
+            raise ChangedError(f"{candidate.path} lies on {mount.kind} from {mount.source} now")
         # O_NONBLOCK: a FIFO in its place must not hold us up.
         how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:

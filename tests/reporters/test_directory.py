@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import stat
+import threading
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -425,6 +426,33 @@ def test_a_directory_that_hangs_is_a_fault_and_costs_neither_the_loop_nor_what_i
     assert seen[-1].keys() == {"free"}
     watch.close()
     kernel.until(lambda: not len(kernel.reaper))
+
+
+def test_a_run_opens_no_script_that_has_come_to_lie_where_opening_hangs(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was seen before the mount came has no copy to run from: the next run once hung the agent."""
+    monkeypatch.setattr(remote, "PATIENCE", 0.5)
+    node.script("free", GOOD)
+    node.start(interval=0.3)
+    node.ran("free")
+    mount = HangingMount(node.directory)
+    ended: list[bool] = []
+    rescue = threading.Timer(5, mount.release)
+    rescue.start()
+    try:
+        node.watch.soon()
+        before = time.monotonic()
+        node.until(lambda: node.watch.fault)
+        node.kernel.loop.call_later(1, lambda: ended.append(True))
+        node.until(lambda: ended)
+        assert time.monotonic() - before < 4, "nothing waits but a child"
+    finally:
+        rescue.cancel()
+        mount.release()
+    ran = len(node.runs("free"))
+    node.ran("free", ran + 1)
+    node.until(lambda: not node.watch.fault)
 
 
 @pytest.mark.parametrize(
