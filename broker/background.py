@@ -41,12 +41,11 @@ class Background:
 
     def close(self, deadline: float) -> bool:
         """Finish what waits within `deadline` seconds; False if that was too short. May be called twice."""
-        if not self._closed:
-            self._closed = True
-            try:
-                self._jobs.put(None, timeout=deadline)
-            except queue.Full:
-                return False
+        self._closed = True
+        try:
+            self._jobs.put(None, timeout=deadline)  # a second one is not looked at any more
+        except queue.Full:
+            return False
         self._thread.join(deadline)
         return not self._thread.is_alive()
 

@@ -68,6 +68,10 @@ class _Watch:
         return (select.EPOLLIN if self.reader else 0) | (select.EPOLLOUT if self.writer else 0)
 
 
+def _taken(_number: int, _frame: object) -> None:
+    """A handler that does nothing: `Loop._strayed` is told."""
+
+
 def print_error(error: Exception, _callback: Callback) -> None:
     """The default `on_error`: a traceback on stderr."""
     traceback.print_exception(error)
@@ -98,6 +102,8 @@ class Loop:
         self._stopped = False
         self._signals: dict[int, Callback] = {}
         self._signal_fd = -1
+        self._strays = (-1, -1)
+        """Both ends of a pipe: what came to a thread that does not block it."""
 
     # ------------------------------------------------------------------------------------- descriptors
 
@@ -159,14 +165,17 @@ class Loop:
         """Call `callback()` in the loop after signal `number`; several at once may become one call.
 
         The signal is blocked and comes by a descriptor, so that it interrupts nothing and costs one wake-up.
-        To be called before another thread is started, which inherits the mask, or takes the signal itself.
+        A thread that was started before does not block it and may take it: then its handler tells us.
         """
         self._signals[number] = callback
         signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-        signal.signal(number, signal.SIG_DFL)  # children whose end is ignored cannot be waited for
+        signal.signal(number, _taken)
         known, self._signal_fd = self._signal_fd, syscalls.signalfd(self._signal_fd, self._signals)
         if known < 0:
             self.add_reader(self._signal_fd, self._signalled)
+            self._strays = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            signal.set_wakeup_fd(self._strays[1], warn_on_full_buffer=False)
+            self.add_reader(self._strays[0], self._strayed)
 
     def _signalled(self) -> None:
         try:
@@ -175,6 +184,15 @@ class Loop:
             return
         for at in range(0, len(told), _SIGNAL):
             self._call(self._signals[int.from_bytes(told[at : at + 4], sys.byteorder)])
+
+    def _strayed(self) -> None:
+        """Signals that another thread has taken, by their numbers: signal.set_wakeup_fd."""
+        try:
+            told = os.read(self._strays[0], 4096)
+        except BlockingIOError:
+            return
+        for number in set(told) & self._signals.keys():
+            self._call(self._signals[number])
 
     def after_turn(self, callback: Callback) -> None:
         """Call `callback()` at the end of every turn, and before the first wait.
@@ -266,7 +284,12 @@ class Loop:
                 os.read(self._signal_fd, 64 * _SIGNAL)
             os.close(self._signal_fd)
             self._signal_fd = -1
+            signal.set_wakeup_fd(-1)
+            for number in self._signals:
+                signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
             self._signals.clear()
+            for fd in self._strays:
+                os.close(fd)
         self._watches.clear()
         self._epoll.close()

@@ -164,6 +164,25 @@ def test_signals_arrive_in_the_loop(loop: Loop) -> None:
     assert got == ["usr2"]
 
 
+def test_signals_that_another_thread_takes_arrive_all_the_same(loop: Loop) -> None:
+    """A thread of a library may be older than the loop, and the kernel gives it what it does not block."""
+    got: list[str] = []
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        loop.on_signal(signal.SIGUSR1, lambda: got.append("usr1"))
+        for count in range(1, 20):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            deadline = time.monotonic() + 5
+            while len(got) < count:
+                assert time.monotonic() < deadline, f"signal {count} was lost"
+                loop.turn(0.5)
+    finally:
+        end.set()
+        other.join()
+
+
 def test_waiting_ends_at_the_next_timer(loop: Loop) -> None:
     begin = time.monotonic()
     loop.call_later(0.05, loop.stop)

@@ -197,9 +197,12 @@ def test_subvolumes_of_the_users_own_are_named_and_go_with_the_rest(node: World,
 
 
 def forget_all(node: World) -> None:
-    """As on a host on which no agent has been before."""
+    """As on a host on which no agent has been before: a group of ours would say that one has."""
     for name in ("claims.sqlite", "claims.head"):
         (node.place / "state" / name).unlink()
+    for group in node.group.children():
+        group.kill()
+        node.until(group.remove)
 
 
 def test_what_no_binding_owns_is_found_and_removed_with_its_limit(node: World, disk: Disk) -> None:

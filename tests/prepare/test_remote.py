@@ -205,6 +205,7 @@ def test_an_errand_whose_child_was_killed_is_done_once_more_and_the_binding_says
     assert len(world.mounts()) == 1
     assert len(killer.came) == 2, "the second child has done the rest"
     world.release(report.binding)
+    world.until(lambda: world.report(report.binding).state is BindingState.RELEASED)
     assert world.leftovers() == []
 
 

@@ -290,6 +290,6 @@ def test_a_restart_of_the_agent_withdraws_nothing_that_is_still_there(site: Site
             assert change.reporters.get("whole", ()) is not None
         assert states[0] == "lost"
         assert "joining" in states
+    site.until(lambda: site.snapshot().locations["host:node1"].reporters.keys() == {"whole"})
     place = site.snapshot().locations["host:node1"]
-    assert place.reporters.keys() == {"whole"}
     assert place.inventories["whole"].generation == 1
