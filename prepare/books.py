@@ -61,6 +61,7 @@ class Books:
         self.journal.close()
         self.node.errands.close()
         self.node.users.close()
+        self.node.mounts.close()
 
     # --------------------------------------------------------------------------------------------- telling
 
