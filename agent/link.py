@@ -69,7 +69,8 @@ class Link:
             return
         now = self._loop.now()
         if now < self._due and not self._news and self._core.idle():
-            return  # mostly
+            self._wake_at(self._due)  # mostly; the timer may have been one that was set for an earlier time
+            return
         used = self._news or now >= self._look_at
         if used:
             self._hear(now)

@@ -293,3 +293,15 @@ def test_a_restart_of_the_agent_withdraws_nothing_that_is_still_there(site: Site
     site.until(lambda: site.snapshot().locations["host:node1"].reporters.keys() == {"whole"})
     place = site.snapshot().locations["host:node1"]
     assert place.inventories["whole"].generation == 1
+
+
+def test_a_host_on_which_nothing_happens_is_heard_all_the_same(site: Site) -> None:
+    """A wake-up that was planned for an earlier time, and found nothing to do, was the last one once."""
+    agent = site.agent("node1")
+    site.broker.start()
+    agent.start()
+    site.until(lambda: site.snapshot().locations["host:node1"].state == "available")
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        assert site.snapshot().locations["host:node1"].state == "available"
+        time.sleep(0.5)
