@@ -96,6 +96,8 @@ def mounted(name: str, place: Path) -> Iterator[Disk]:
         pytest.skip(f"this kernel has no quotas of {name}: see tests/vm")
     if kind.way == "qgroup":
         subprocess.run(["btrfs", "quota", "enable", str(root)], check=True)
+        # Until the first count is over its quotas do not add up, and are not used.
+        subprocess.run(["btrfs", "quota", "rescan", "-w", str(root)], check=False, capture_output=True)
     yield Disk(name, root)
     syscalls.umount2(str(root), syscalls.MNT_DETACH)
     image.unlink()
