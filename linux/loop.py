@@ -25,6 +25,8 @@ _READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _WRITABLE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
 _SIGNAL, _SIGNALS = 128, 8
 """Bytes of struct signalfd_siginfo, which begins with the number, and how many are read: signalfd(2)."""
+_STRAYS = 4096
+"""Numbers of signals that are read at once where another thread has taken them."""
 _COMPACT_ABOVE = 64
 """Cancelled timers are left in the heap until they are more than this and more than half of it."""
 
@@ -188,10 +190,12 @@ class Loop:
     def _strayed(self) -> None:
         """Signals that another thread has taken, by their numbers: signal.set_wakeup_fd."""
         try:
-            told = os.read(self._strays[0], 4096)
+            told = os.read(self._strays[0], _STRAYS)
         except BlockingIOError:
             return
-        for number in set(told) & self._signals.keys():
+        # A full pipe drops bytes, but then it holds hundreds of others: everyone is asked.
+        all_of_them = len(told) == _STRAYS
+        for number in [one for one in self._signals if all_of_them or one in told]:
             self._call(self._signals[number])
 
     def after_turn(self, callback: Callback) -> None:
