@@ -33,6 +33,15 @@ IMPOSSIBLE = Ask(
 """Fails late: on the last volume the user's directory is somebody else's."""
 
 
+class PowerCut(BaseException):
+    """No code of the product sees it coming."""
+
+
+def cut() -> None:
+    """To be put at a point."""
+    raise PowerCut
+
+
 class Point(NamedTuple):
     """The `turn`th time that `name` is passed."""
 

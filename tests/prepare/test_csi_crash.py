@@ -15,10 +15,9 @@ import pytest
 
 from tests.csi_node_helper.world import Plugin
 from tests.prepare.csi_world import SIZE, WORDS, CsiWorld, asked
-from tests.prepare.points import WHOLE, Point, Scenario, Watch, sample
+from tests.prepare.points import WHOLE, Point, PowerCut, Scenario, Watch, cut, sample
 from tests.prepare.test_crash_matrix import die
 from tests.prepare.test_full_disk_matrix import Disk, Shortage
-from tests.prepare.test_reboot_matrix import PowerCut, cut
 from tests.prepare.world import World
 from xce.model.claim import BindingState
 from xce.prepare.csi.survey import in_use

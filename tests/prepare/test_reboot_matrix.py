@@ -13,10 +13,12 @@ from tests.prepare.points import (
     READY,
     SCENARIOS,
     Point,
+    PowerCut,
     Scenario,
     Watch,
     again,
     assert_end,
+    cut,
     passed,
     sample,
     worlds,
@@ -25,14 +27,6 @@ from tests.prepare.world import World
 from xce.linux.cgroup import Cgroup
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
-
-
-class PowerCut(BaseException):
-    """No code of the product sees it coming."""
-
-
-def cut() -> None:
-    raise PowerCut
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -20,16 +20,17 @@ from tests.prepare.points import (
     RELEASED,
     SCENARIOS,
     Point,
+    PowerCut,
     Scenario,
     Watch,
     again,
     assert_end,
+    cut,
     passed,
     sample,
     worlds,
 )
 from tests.prepare.test_journal import as_killed
-from tests.prepare.test_reboot_matrix import PowerCut, cut
 from tests.prepare.world import FULL_ASK, OTHER, OWN, World
 from xce.linux.cgroup import Cgroup
 from xce.model.claim import ENDED, Ask
