@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.system.harness import AgentProgram, Site
+from tests.system.harness import Site
 from tests.system.test_claims import node, place, until_there
-from tests.system.test_claims_killed import ASK, left
+from tests.system.test_claims_killed import ASK, left, prepare_folders
 from xce.broker.client import Client
 from xce.model import message as m
 from xce.model.claim import BindingState, Claim, Consumer, SharedAsk
@@ -102,23 +102,6 @@ class Pair:
         assert not self.strike.exists(), f"{preparing}{releasing} was not passed"
         self.site.until(lambda: left(self.agent) == [], within_s=20)
         return made
-
-
-def prepare_folders(agent: AgentProgram) -> None:
-    for name in ("data", "scratch", "home"):
-        (agent.folder / name).mkdir()
-    (agent.folder / "data" / "file").write_text("data")
-    claims = agent.settings["claims"]
-    claims["cdi_directory"] = str(agent.folder / "cdi")
-    claims["namespace"] = "self"
-    claims["profiles"]["default"] |= {
-        "volumes": {
-            "data": {"path": str(agent.folder / "data")},
-            "staged": {"type": "tmpfs", "options": ["size=1m"]},
-        },
-        "scratch": {"disk": {"path": str(agent.folder / "scratch")}},
-        "shared": {"home": {"path": str(agent.folder / "home"), "retention_s": 0}},
-    }
 
 
 def spread(points: Sequence[str]) -> list[str]:

@@ -106,10 +106,8 @@ def until(chaos: Chaos, client: Client, binding: str, state: BindingState) -> No
     chaos.site.until(there, within_s=60)
 
 
-def test_killed_at_random_while_claims_come_and_go_nothing_is_left(site: Site) -> None:
-    print(f"seed {SEED}")
-    agent = node(site, "node1")
-    for name in ("data", "scratch"):
+def prepare_folders(agent: AgentProgram) -> None:
+    for name in ("data", "scratch", "home"):
         (agent.folder / name).mkdir()
     (agent.folder / "data" / "file").write_text("data")
     claims = agent.settings["claims"]
@@ -121,7 +119,14 @@ def test_killed_at_random_while_claims_come_and_go_nothing_is_left(site: Site) -
             "staged": {"type": "tmpfs", "options": ["size=1m"]},
         },
         "scratch": {"disk": {"path": str(agent.folder / "scratch")}},
+        "shared": {"home": {"path": str(agent.folder / "home"), "retention_s": 0}},
     }
+
+
+def test_killed_at_random_while_claims_come_and_go_nothing_is_left(site: Site) -> None:
+    print(f"seed {SEED}")
+    agent = node(site, "node1")
+    prepare_folders(agent)
     site.broker.start()
     agent.start()
     until_there(site, "node1")
