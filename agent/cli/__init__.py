@@ -45,6 +45,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def dispatch(program: str, package: str, commands: Sequence[str], arguments: list[str]) -> int:
     """Run the subcommand that `arguments` name, from its module in `package`."""
+    try:
+        try:
+            return _carry_out(program, package, commands, arguments)
+        finally:
+            print(end="", flush=True)  # at Python's own end it would be too late
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GOOD
+
+
+def _carry_out(program: str, package: str, commands: Sequence[str], arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(_help(program, package, commands), file=sys.stdout if arguments else sys.stderr)
         return GOOD if arguments else USAGE
@@ -54,13 +65,9 @@ def dispatch(program: str, package: str, commands: Sequence[str], arguments: lis
         return USAGE
     try:
         code: int = importlib.import_module(f"{package}.{name}").run(_spelled_out(rest))
-        sys.stdout.flush()
     except CommandError as error:
         print(f"{program} {name}: {error}", file=sys.stderr)
         return error.code
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return GOOD
     except KeyboardInterrupt:
         return 130
     return code

@@ -6,6 +6,7 @@ stderr and an exit code, never as a traceback: `options.py`.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -36,15 +37,36 @@ COMMANDS = {
 }
 """In the order of `--help`, with what each does. A command's module has its name."""
 
-USAGE = 2
+GOOD, USAGE = 0, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _carry_out(arguments)
+        finally:
+            print(end="", flush=True)  # at Python's own end it would be too late for words
+    except BrokenPipeError:  # `| head` has seen enough
+        _silence()
+        return GOOD
+    except OSError as error:  # a full disk behind `>`, mostly
+        _silence()
+        what = error.filename or "the output"
+        print(f"xce-broker {arguments[0]}: cannot use {what}: {error.strerror or error}", file=sys.stderr)
+        return USAGE
+
+
+def _silence() -> None:
+    """Python would try to write once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _carry_out(arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(overview(), file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else USAGE
+        return GOOD if arguments else USAGE
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         print(f"xce-broker: no command {name!r}; see xce-broker --help", file=sys.stderr)

@@ -111,12 +111,10 @@ def positive(text: str) -> float:
 
 
 def carry_out(made: argparse.ArgumentParser, body: Body, argv: Sequence[str]) -> int:
-    """Parse, do, and turn errors into words on stderr and an exit code."""
-
+    """Parse, do, and turn errors into words on stderr and an exit code; those of the output are `main`'s."""
     options = made.parse_args(list(argv))
     try:
-        code = body(options)
-        sys.stdout.flush()
+        return body(options)
     except BrokerUnreachable as error:
         return complain(made, error.message, error.hint, UNREACHABLE)
     except BrokerRefused as error:
@@ -128,14 +126,6 @@ def carry_out(made: argparse.ArgumentParser, body: Body, argv: Sequence[str]) ->
         return complain(made, str(error), hint, USAGE)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return GOOD
-    except OSError as error:  # a full disk behind `>`, mostly; Python would try to write once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        what = error.filename or "the output"
-        return complain(made, f"cannot use {what}: {error.strerror or error}", "", USAGE)
-    return code
 
 
 def complain(made: argparse.ArgumentParser, message: str, hint: str, code: int) -> int:

@@ -8,6 +8,7 @@ A real controller would place jobs by `watch.mirror.locations`; this one prints.
 or to the broker, the mirror is either right or replaced by a fresh one.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,8 @@ def main(arguments: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         pass
+    except BrokenPipeError:  # `| head` has seen enough; Python would write once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

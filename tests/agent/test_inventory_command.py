@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.agent.picture.test_plan import H100
+from tests.fakes.program import without_reader
 from tests.hardware import recorded
 from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, inventory_clear, main
 from xce.agent.cli.options import UsageError
@@ -278,3 +279,19 @@ def test_a_library_that_hangs_or_crashes_costs_its_own_word_alone(
     assert [pci.address for pci in machine.pci] == ["0000:01:00.0"]
     assert machine.nvidia == facts.Nvidia(error=why)
     assert why.removeprefix("the process that asks it") in machine.faults[-1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "xce.agent.cli topology --from docs/examples/machine-h100.yaml",
+        "xce.agent.cli inventory --help",
+        "xce.agent.cli --help",
+        "xce.agent.reporter_cli --help",
+    ],
+)
+def test_the_reader_of_a_pipe_may_leave(line: str) -> None:
+    module, *arguments = line.split()
+    program = f"import sys; from {module} import main; sys.exit(main())"
+    done = without_reader([sys.executable, "-c", program, *arguments])
+    assert (done.returncode, done.stderr) == (0, "")

@@ -134,15 +134,16 @@ def test_a_key_pair_is_written_with_its_modes(tmp_path: Path, capsys: Output) ->
     assert keys.load(secret, secret=True).secret.decode() not in text
 
 
-def test_an_output_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["key list --offline --directory HERE", "key --help", "--help"])
+def test_an_output_that_cannot_be_written_is_told_in_words(command: str, tmp_path: Path) -> None:
     assert main(["key", "new", "me", "--role", "admin", "--directory", str(tmp_path)]) == 0
-    command = f"from xce.broker.cli import main; raise SystemExit(main({['key', 'list', '--offline']!r} + "
-    command += f"['--directory', {str(tmp_path)!r}]))"
+    arguments = command.replace("HERE", str(tmp_path)).split()
+    program = "import sys; from xce.broker.cli import main; sys.exit(main())"
     with Path("/dev/full").open("w") as full:
-        argv = [sys.executable, "-c", command]
+        argv = [sys.executable, "-c", program, *arguments]
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "xce-broker key: cannot use the output: No space left on device\n"
+    assert done.stderr == f"xce-broker {arguments[0]}: cannot use the output: No space left on device\n"
 
 
 def test_a_first_key_of_the_broker_makes_its_directory(

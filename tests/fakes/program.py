@@ -1,5 +1,6 @@
 """A program under test, with its output read line by line as it comes."""
 
+import os
 import queue
 import subprocess
 import threading
@@ -60,3 +61,21 @@ class Program:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._queue.put(line.rstrip("\n"))
+
+
+def without_reader(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """A program that has ended by itself, though nobody read what it printed: the pipe was closed before."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
