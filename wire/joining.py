@@ -4,7 +4,6 @@ The new key is on disk before the broker hears of it, under a name of its own, a
 the broker has accepted it. Whoever repeats a step that was broken off goes on with that key.
 """
 
-import os
 import re
 import secrets
 import sys
@@ -87,8 +86,7 @@ def join(
     broker = _enter(put, ticket, mine)
     _save_public(broker, public or path.with_name("broker.pub"))
     configure()
-    pending.rename(path)
-    _sync(path.parent)
+    keys.replace(pending, path)
 
 
 def _enter(put: Ask, ticket: Token, mine: KeyPair) -> bytes:
@@ -117,8 +115,7 @@ def rotate(put: Ask, path: Path, broker: bytes) -> KeyPair:
     except (Denied, NoAnswer):
         if not _accepted(put, mine, broker, retire=False):
             raise
-    pending.rename(path)
-    _sync(path.parent)
+    keys.replace(pending, path)
     return mine
 
 
@@ -136,7 +133,6 @@ def _pending(path: Path, name: str, role: str, hosts: tuple[str, ...]) -> KeyPai
         path.unlink()
     pair = keys.new(name, role, hosts)
     keys.save(pair, path)
-    _sync(path.parent)
     return pair
 
 
@@ -165,11 +161,3 @@ def _save_public(broker: bytes, path: Path) -> None:
 
 def _op_id() -> str:
     return secrets.token_hex(8)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -92,12 +92,27 @@ def save(key: KeyPair, path: Path) -> None:
             os.link(fresh, path)
         finally:
             os.unlink(fresh)
+        _sync(path.parent)
     except FileExistsError:
         raise KeyFileError(
             f"cannot write {path}: it exists already; move it away to make a new key"
         ) from None
     except OSError as error:
         raise KeyFileError(f"cannot write {path}: {error.strerror}") from error
+
+
+def replace(fresh: Path, path: Path) -> None:
+    """Put a key file in the place of another; on disk when this returns. Raises OSError."""
+    fresh.replace(path)
+    _sync(path.parent)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def load(path: Path, *, secret: bool) -> KeyPair:

@@ -84,7 +84,7 @@ class Trust:
         try:
             fresh.unlink(missing_ok=True)
             keys.save(KeyPair("broker", "broker", public), fresh)
-            os.replace(fresh, path)
+            keys.replace(fresh, Path(path))
             self.fault = ""
         except (KeyFileError, OSError) as error:
             way_out = "copy broker.pub here by hand when the broker has changed it"

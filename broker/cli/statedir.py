@@ -12,7 +12,7 @@ from xce.broker.cli.connect import chosen, of_this_host
 from xce.broker.cli.options import CONFIGURATION, UsageError
 from xce.broker.client import Client
 from xce.broker.store import InUse, StoreError
-from xce.broker.store.files import Place
+from xce.broker.store.files import Place, sync_directory
 from xce.broker.store.sqlite import SqliteStore
 from xce.model.message import BackupRequest
 
@@ -98,6 +98,7 @@ def keep(source: Path, target: Path) -> None:
             written.flush()
             os.fsync(descriptor)
         new.replace(target)
+        sync_directory(target.absolute().parent)
     except OSError as error:
         new.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(target)) from error

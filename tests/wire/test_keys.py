@@ -38,6 +38,19 @@ def test_the_secret_is_never_shown() -> None:
     assert key.secret.decode() not in repr(key)
 
 
+def test_a_file_and_its_name_are_on_disk_when_it_is_saved_or_replaces_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    keys.save(keys.new("node17", "agent"), tmp_path / "node17.next")
+    assert synced[0].startswith(f"{tmp_path}/.node17.next.")
+    assert synced[1:] == [str(tmp_path)]
+    keys.replace(tmp_path / "node17.next", tmp_path / "node17.key")
+    assert synced[2:] == [str(tmp_path)]
+    assert os.listdir(tmp_path) == ["node17.key"]
+
+
 def test_an_existing_file_is_never_replaced(tmp_path: Path) -> None:
     keys.save(keys.new("a", "agent"), tmp_path / "a.key")
     before = (tmp_path / "a.key").read_bytes()
