@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from tests.fakes.descriptors import allowed
 from tests.fakes.fed_agent import FedAgent
 from tests.fakes.live_broker import PROGRAM, LiveBroker
 from tests.wire.test_links import BAD_FRAMES, BAD_STREAMS
@@ -271,18 +272,13 @@ def test_something_that_is_no_key_file_among_the_keys_is_named_and_the_others_co
 
 
 def test_more_peers_after_a_reload_may_have_as_many_descriptors(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    try:
-        with LiveBroker(tmp_path, max_peers=10) as broker:
-            pid = status(broker).pid
-            assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == 1024
-            settings = tmp_path / "broker.yaml"
-            settings.write_text(settings.read_text().replace('"max_peers":10', '"max_peers":1000'))
-            broker.reload()
-            until(lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == 1256)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with allowed(1024), LiveBroker(tmp_path, max_peers=10) as broker:
+        pid = status(broker).pid
+        assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == 1024
+        settings = tmp_path / "broker.yaml"
+        settings.write_text(settings.read_text().replace('"max_peers":10', '"max_peers":1000'))
+        broker.reload()
+        until(lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == 1256)
 
 
 def test_a_key_that_is_put_into_the_directory_is_taken_up_by_a_reload(tmp_path: Path) -> None:
@@ -346,51 +342,44 @@ def test_a_message_that_lacks_something_is_answered_with_its_id_and_the_reason(t
 
 def test_a_thousand_peers_are_served_although_the_shell_allows_a_thousand_files(tmp_path: Path) -> None:
     """C-MSG-03, its first half: the limit is raised at the start; beyond it peers are told."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < 4096:
         pytest.skip(f"the hard limit on open files is {hard}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     count = 1200
-    try:
-        with LiveBroker(tmp_path, discovered="admit", max_peers=count + 1) as broker:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (4096, hard))
-            with zmq.Context() as context:
-                context.max_sockets = 4096
-                dealers = []
-                for number in range(count + 10):
-                    dealer = context.socket(zmq.DEALER)
-                    dealer.linger = 0
-                    dealer.connect(f"ipc://{tmp_path}/b.sock")
-                    hello = m.Hello(protocol=m.PROTOCOL, role="agent", name=f"p{number}", nonce=f"{number}")
-                    dealer.send(codec.encode(hello))
-                    dealers.append(dealer)
-                answers = []
-                for dealer in dealers:
-                    assert dealer.poll(20_000)
-                    answers.append(codec.decode_from_broker(dealer.recv()))
-                welcomed = sum(isinstance(answer, m.Welcome) for answer in answers)
-                refused = [answer for answer in answers if isinstance(answer, m.Refused)]
-                assert count - 2 <= welcomed <= count + 1
-                assert {answer.code for answer in refused} == {"busy"}
-                assert f"serves {count + 1} peers already (max_peers)" in refused[0].message
-                for dealer in dealers[:20]:
-                    dealer.close()
-                until(lambda: sum(status(broker).roles.values()) < count)
-                for dealer in dealers:
-                    dealer.close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with ExitStack() as stack:
+        with allowed(1024):
+            broker = stack.enter_context(LiveBroker(tmp_path, discovered="admit", max_peers=count + 1))
+        with allowed(4096), zmq.Context() as context:
+            context.max_sockets = 4096
+            dealers = []
+            for number in range(count + 10):
+                dealer = context.socket(zmq.DEALER)
+                dealer.linger = 0
+                dealer.connect(f"ipc://{tmp_path}/b.sock")
+                hello = m.Hello(protocol=m.PROTOCOL, role="agent", name=f"p{number}", nonce=f"{number}")
+                dealer.send(codec.encode(hello))
+                dealers.append(dealer)
+            answers = []
+            for dealer in dealers:
+                assert dealer.poll(20_000)
+                answers.append(codec.decode_from_broker(dealer.recv()))
+            welcomed = sum(isinstance(answer, m.Welcome) for answer in answers)
+            refused = [answer for answer in answers if isinstance(answer, m.Refused)]
+            assert count - 2 <= welcomed <= count + 1
+            assert {answer.code for answer in refused} == {"busy"}
+            assert f"serves {count + 1} peers already (max_peers)" in refused[0].message
+            for dealer in dealers[:20]:
+                dealer.close()
+            until(lambda: sum(status(broker).roles.values()) < count)
+            for dealer in dealers:
+                dealer.close()
 
 
 def test_connections_of_whoever_never_use_up_the_last_descriptors(tmp_path: Path) -> None:
     """libzmq would end the process at the next local connection; anybody can connect, and wait."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
     with ExitStack() as stack:
-        try:
+        with allowed(128):
             broker = stack.enter_context(LiveBroker(tmp_path, tcp=True, max_peers=20))
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         client = stack.enter_context(Client(broker.local))
         for _ in range(400):
             stack.enter_context(socket.create_connection(("127.0.0.1", broker.port)))

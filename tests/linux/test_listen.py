@@ -1,15 +1,15 @@
 """Listening when descriptors run out: nobody spins, and who must be heard is."""
 
-import os
-import resource
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.descriptors import allowed, hoarded
 from xce.linux import listen
 from xce.linux.listen import Listener, Reserve
 from xce.linux.loop import Loop
@@ -29,23 +29,12 @@ class Door:
         listening.listen(64)
         self.listener = Listener(self.loop, listening, self._take, reserve=self.reserve)
         self.clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(40)]
-        self.hoard: list[int] = []
 
     def _take(self, connection: socket.socket) -> bool:
         self.taken.append((connection, self.listener.scarce))
         return self.welcome
 
-    def use_up(self) -> None:
-        """All descriptors that this process may have."""
-        try:
-            while True:
-                self.hoard.append(os.open("/", os.O_PATH))
-        except OSError:
-            return
-
     def close(self) -> None:
-        for fd in self.hoard:
-            os.close(fd)
         for connection, _ in self.taken:
             connection.close()
         for client in self.clients:
@@ -58,37 +47,30 @@ class Door:
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[Door]:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
-    door = Door(tmp_path)
-    yield door
-    door.close()
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with allowed(256), closing(Door(tmp_path)) as door:
+        yield door
 
 
 def test_without_descriptors_the_reserve_lets_some_in_and_then_the_loop_rests(door: Door) -> None:
-    door.use_up()
-    for client in door.clients[:5]:
-        client.connect(door.path)
-    door.loop.turn(1)
-    assert [scarce for _, scarce in door.taken] == [True, True]
     turns = 0
-    deadline = door.loop.now() + 0.3
-    while (left := deadline - door.loop.now()) > 0:
-        door.loop.turn(left)
-        turns += 1
+    with hoarded():
+        for client in door.clients[:5]:
+            client.connect(door.path)
+        door.loop.turn(1)
+        assert [scarce for _, scarce in door.taken] == [True, True]
+        deadline = door.loop.now() + 0.3
+        while (left := deadline - door.loop.now()) > 0:
+            door.loop.turn(left)
+            turns += 1
     assert turns <= 2
     assert door.loop.now() - deadline < listen.DRY_S
 
 
 def test_when_there_are_descriptors_again_all_are_let_in_and_the_reserve_is_full_again(door: Door) -> None:
-    door.use_up()
-    for client in door.clients[:5]:
-        client.connect(door.path)
-    door.loop.turn(1)
-    for fd in door.hoard:
-        os.close(fd)
-    door.hoard.clear()
+    with hoarded():
+        for client in door.clients[:5]:
+            client.connect(door.path)
+        door.loop.turn(1)
     deadline = door.loop.now() + 5
     while len(door.taken) < 5 and door.loop.now() < deadline:
         door.loop.turn(0.1)

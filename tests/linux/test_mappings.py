@@ -1,11 +1,11 @@
 """A device that a process has mapped, though its descriptor is closed; nothing is waited for."""
 
 import os
-import resource
 from collections.abc import Iterator
 
 import pytest
 
+from tests.fakes.descriptors import allowed
 from tests.linux.test_holders import Sitter, headless
 from xce.linux import bpf, btf, holders, mappings
 from xce.linux.mappings import Mappings
@@ -57,14 +57,10 @@ def test_a_process_whose_first_thread_has_ended_has_its_mappings_still(maps: Map
 
 
 def test_a_moment_without_descriptors_does_not_blind_for_ever() -> None:
-    devices, before = holders.Devices(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    devices = holders.Devices()
     sitter = Sitter(MAPPED.format(path="/dev/zero"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            devices.mapped({ZERO})
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    with allowed(3), pytest.raises(OSError, match="Too many open files"):
+        devices.mapped({ZERO})
     if mappings.find() is not None:
         assert sitter.process.pid in {one.pid for one in devices.mapped({ZERO})[0]}
     sitter.leave()

@@ -3,12 +3,12 @@
 import contextlib
 import getpass
 import os
-import resource
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.descriptors import allowed, hoarded
 from tests.linux.kernel import Kernel
 from tests.reporters.node import Node
 from xce.linux import mountinfo, paths, proc
@@ -233,26 +233,17 @@ def test_a_start_that_fails_leaves_no_descriptor(owner: Owner, tmp_path: Path) -
 
 @pytest.mark.parametrize("left", range(8))
 def test_a_start_for_which_descriptors_do_not_suffice_leaves_none_behind(owner: Owner, left: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     script = os.open("/bin/true", os.O_RDONLY)
     before = os.listdir("/proc/self/fd")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, before)) + 12, hard))
-    hoard = []
-    with contextlib.suppress(OSError):
-        while True:
-            hoard.append(os.open("/", os.O_PATH))
-    for fd in hoard[:left]:
-        os.close(fd)
-    start = Start(["/bin/true"], {}, group=None, mark="A=", line_bytes=100)
-    fds = {cage.SCRIPT_FD: script}
-    run: OneShot | None
-    try:
-        run = OneShot(owner.kernel.loop, owner.kernel.reaper, owner, start, fds, timeout=60)
-    except OSError:
-        run = None
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    for fd in hoard[left:]:
-        os.close(fd)
+    run: OneShot | None = None
+    with allowed(max(map(int, before)) + 12), hoarded() as hoard:
+        for fd in hoard[:left]:
+            os.close(fd)
+        del hoard[:left]
+        start = Start(["/bin/true"], {}, group=None, mark="A=", line_bytes=100)
+        fds = {cage.SCRIPT_FD: script}
+        with contextlib.suppress(OSError):
+            run = OneShot(owner.kernel.loop, owner.kernel.reaper, owner, start, fds, timeout=60)
     if run is not None:
         owner.run = run
         owner.kernel.until(lambda: owner.done)
