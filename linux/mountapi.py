@@ -6,11 +6,12 @@ Constants keep the kernel's names (linux/mount.h, linux/fcntl.h, linux/stat.h). 
 file system that can hang, except from a process that can be left behind.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from xce.linux import syscalls
@@ -42,6 +43,23 @@ def clone(fd: int) -> int:
     """A detached bind mount of what `fd` stands for, without mounts below it. It goes with its descriptor."""
     flags = OPEN_TREE_CLONE | os.O_CLOEXEC | AT_EMPTY_PATH
     return syscalls.call(_OPEN_TREE, ctypes.c_int(fd), ctypes.c_char_p(b""), ctypes.c_uint(flags))
+
+
+@contextlib.contextmanager
+def uncovered(directory: str) -> Iterator[str]:
+    """A path at which a directory is seen without what is mounted in it: what mounts cover is there.
+
+    It lies in a detached mount, so nothing in it leads to another file system, or can hang if it does not.
+    """
+    at = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        tree = clone(at)
+    finally:
+        os.close(at)
+    try:
+        yield f"/proc/self/fd/{tree}"
+    finally:
+        os.close(tree)
 
 
 def set_attributes(tree: int, attributes: int, *, propagation: int = 0) -> None:

@@ -15,13 +15,13 @@ from xce.prepare.mounts import (
     ask,
     changed,
     found,
-    make_point,
     named,
     need_visible,
     take_off,
     take_off_early,
 )
 from xce.prepare.owner import look_up
+from xce.prepare.points import make_point, marked
 from xce.prepare.step import Block, Csi, Evidence
 
 _SOURCE = "xce-volume"
@@ -61,14 +61,15 @@ class BlockHandler(Plain[Block]):
         """Make it, or take what is there."""
         need_visible(at)
         major, minor = number_of(step, at)
-        ours = named(_SOURCE, names.encode(at.binding))
+        source = f"{_SOURCE}:{names.encode(at.binding)}"
+        about, ours = f"tmpfs {source}", named(_SOURCE, names.encode(at.binding))
         if (there := found(step.point, ours, at)) is None:
-            make_point(step.point, at)
+            evidence = evidence | make_point(step.point, about, at)
             at.node.mark("block.point-made")
             arguments = {
                 "point": step.point,
                 "name": _FILE,
-                "source": f"{_SOURCE}:{names.encode(at.binding)}",
+                "source": source,
                 "major": major,
                 "minor": minor,
             }
@@ -79,7 +80,8 @@ class BlockHandler(Plain[Block]):
             there = found(step.point, ours, at)
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
-        done = {**evidence, **there, "number": f"{major}:{minor}"}
+        said = marked(step.point, about, evidence, at)
+        done = {**evidence, **there, **said, "number": f"{major}:{minor}"}
         if problem := self.observe(step, done, at):
             raise StepFailed(problem)
         return Done(done)

@@ -16,7 +16,7 @@ from xce.prepare import names
 from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
 from xce.prepare.handler import At, Done, Outcome, Plain
-from xce.prepare.mounts import own_directory
+from xce.prepare.points import own_directory
 from xce.prepare.render import (
     BINDING,
     CDI_KIND,

@@ -18,11 +18,12 @@ from xce.prepare.child import Errands
 from xce.prepare.csi.helper import HelperClient
 from xce.prepare.errand import opened
 from xce.prepare.handler import Node
-from xce.prepare.mounts import own_directory
 from xce.prepare.orphans import HIERARCHY, TRIAL
+from xce.prepare.points import own_directory
 
 JOBS = "xce.slice/xce-jobs.service"
 """Where the shipped unit holds the control groups of jobs, below the root of the hierarchy."""
+_TRIAL_SOURCE = "xce-trial"
 HOLDER = "holder"
 """The group in it of the process that keeps the unit alive."""
 
@@ -125,7 +126,12 @@ def invisible(directory: str, namespace: int | str) -> str:
     point = f"{directory}/{TRIAL}"
     try:
         os.makedirs(point, exist_ok=True)
-        with opened(mountapi.make("tmpfs", {})) as tree, opened(os.open(point, os.O_PATH)) as at:
+        while [mount.source for mount in mountinfo.read() if mount.point == point][-1:] == [_TRIAL_SOURCE]:
+            mountapi.unmount(point)  # somebody was killed in the middle of it
+        with (
+            opened(mountapi.make("tmpfs", {"source": _TRIAL_SOURCE})) as tree,
+            opened(os.open(point, os.O_PATH)) as at,
+        ):
             mountapi.attach(tree, at)
         try:
             seen = any(mount.point == point for mount in mountinfo.read(pid=namespace))

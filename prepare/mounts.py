@@ -17,6 +17,7 @@ import msgspec
 from xce.linux import holders, mountinfo
 from xce.linux.mountinfo import Mount
 from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
+from xce.prepare.points import make_point, marked, remove_point
 from xce.prepare.render import BINDING
 from xce.prepare.step import Bind, Csi, Evidence, Stage, Step
 
@@ -59,26 +60,6 @@ def peer_at_work(at: At) -> Wait | None:
     return None
 
 
-def make_point(point: str, at: At) -> None:
-    """A directory of ours to mount on; the one above it is the binding's, or ours for all of them."""
-    try:
-        os.mkdir(point, 0o755)
-    except FileNotFoundError:
-        own_directory(os.path.dirname(point))
-        at.node.owner.take(os.path.dirname(point), at.binding)
-        os.mkdir(point, 0o755)
-    except FileExistsError:
-        if os.path.islink(point) or not os.path.isdir(point):
-            raise StepFailed(f"{point} is no directory") from None
-
-
-def own_directory(path: str) -> None:
-    """A directory that others may pass through but not list, whatever our umask is."""
-    if not os.path.isdir(path):
-        os.makedirs(path)
-        os.chmod(path, 0o711)
-
-
 def need_visible(at: At) -> None:
     """Mounts that nobody would see are not made."""
     if at.node.visible:
@@ -98,8 +79,8 @@ def found(point: str, ours: IsOurs, at: At) -> Evidence | None:
     return {"mount": top.id, "point": point, "device": top.device, "root": top.root, "kind": top.kind}
 
 
-def changed(evidence: Evidence, at: At, *, read_only: bool) -> str:
-    """What is different at a mount point now; '' if nothing."""
+def changed(evidence: Evidence, at: At, *, read_only: bool, marks: bool = True) -> str:
+    """What is different at a mount point now; '' if nothing. Without `marks` it is no point of ours."""
     point = evidence["point"]
     there = at_point(point, at)
     if not there:
@@ -111,6 +92,8 @@ def changed(evidence: Evidence, at: At, *, read_only: bool) -> str:
         return f"another mount is on {point}"
     if read_only and "ro" not in there[0].options.split(","):
         return f"{point} is not read-only any more"
+    if marks and "mark" not in evidence:
+        return f"nothing says whose the mount on {point} is"
     return ""
 
 
@@ -183,21 +166,6 @@ def named(source: str, owner: str) -> IsOurs:
     return lambda mount: mount.kind == "tmpfs" and mount.source in {f"{source}:{owner}", source}
 
 
-def remove_point(point: str) -> None:
-    """Remove an empty directory of ours, and the binding's above it if it was the last."""
-    for path in (point, os.path.dirname(point)):
-        try:
-            os.rmdir(path)
-        except FileNotFoundError:
-            continue
-        except NotADirectoryError:
-            return  # it was there before us
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and path != point:
-                return
-            raise
-
-
 def _made_by(step: Step) -> str:
     """The directory that is a mount once the step is done; '' for none."""
     match step:
@@ -260,8 +228,9 @@ class BindHandler(Plain[Bind]):
 
     def _mount(self, step: Bind, evidence: Evidence, at: At) -> Outcome:
         ours = having(device=evidence["device"], root=evidence["root"])
+        about = f"{evidence['device']} {evidence['root']}"
         if (there := found(step.point, ours, at)) is None:
-            make_point(step.point, at)
+            evidence = evidence | make_point(step.point, about, at)
             at.node.mark("mounts.point-made")
             arguments: dict[str, Any] = {"source": step.source, "path": step.path}
             arguments |= {"point": step.point, "read_only": step.read_only}
@@ -274,9 +243,9 @@ class BindHandler(Plain[Bind]):
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
         if "not read-only" in changed(there, at, read_only=step.read_only):
             ask(at, "set-read-only", {"point": step.point}, remote=False)
-        if problem := changed(there, at, read_only=step.read_only):
+        if problem := changed(there, at, read_only=step.read_only, marks=False):
             raise StepFailed(problem)
-        return Done(there)
+        return Done(there | marked(step.point, about, evidence, at))
 
     def observe(self, step: Bind, evidence: Evidence, at: At) -> str:
         """Compare with the mount table; a file system that can hang is asked by a child, now and then."""
@@ -347,8 +316,10 @@ class StageHandler(Plain[Stage]):
         need_visible(at)
         if (waiting := peer_at_work(at)) is not None:
             return waiting
+        about = " ".join(_staged(step).values())
+        evidence = next((peer.evidence for peer in at.peers if "mark" in peer.evidence), evidence)
         if (there := found(step.point, having(**_staged(step)), at)) is None:
-            make_point(step.point, at)
+            evidence = evidence | make_point(step.point, about, at)
             options: dict[str, Any] = {"source": _staged(step)["source"]}
             for option in step.options:
                 key, equals, value = option.partition("=")
@@ -362,7 +333,7 @@ class StageHandler(Plain[Stage]):
             there = found(step.point, having(**_staged(step)), at)
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
-        return Done(there)
+        return Done(there | marked(step.point, about, evidence, at))
 
     def observe(self, step: Stage, evidence: Evidence, at: At) -> str:
         """Compare with the mount table."""

@@ -2,8 +2,8 @@
 
 They are control groups that begin with the prefix, what lies in the directory of claims, and CDI and scratch
 files with our name. Ours is what carries our mark besides (`tags`); what could and does not is reported and
-never touched. A mount is whose the directory is in which its point lies. Nothing is an orphan while the node
-is recovering: then nobody knows who owns what.
+never touched. A mount is ours if the point that it covers says so, of this mount. Nothing is an orphan while
+the node is recovering: then nobody knows who owns what.
 """
 
 import contextlib
@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 from xce.linux import loopdevice, mountapi, mountinfo
 from xce.linux.cgroup import Cgroup
+from xce.linux.mountinfo import Mount
 from xce.prepare import group, names, quota
 from xce.prepare.csi import paths
 from xce.prepare.environment import CDI_PREFIX
 from xce.prepare.handler import Node
+from xce.prepare.points import said_of
 from xce.prepare.scratch import directory_of, image_of
 from xce.prepare.step import Csi, Environment, Group, Scratch, Stage, Step
 from xce.prepare.tags import Mark
@@ -35,6 +37,8 @@ class Orphan(NamedTuple):
     """What is in it: processes, files."""
     foreign: str = ""
     """Why it is not ours, whatever it is called."""
+    mount: Mount | None = None
+    """Which one, of those on its path."""
 
     def __str__(self) -> str:
         words = f"{self.kind} {self.path}" + (f" ({self.seen})" if self.seen else "")
@@ -46,11 +50,11 @@ def find(node: Node, owned: Iterable[Step]) -> list[Orphan]:
     mine = _Owned(owned)
     found = [
         *_groups(node, mine),
-        *_mounts(node, mine),
+        *_judged_mounts(list(_mounts(node, mine)), node),
         *_directories(node, mine),
         *_files(node, mine),
     ]
-    return [one if one.kind == "volume" else _judged(one, node) for one in found]
+    return [one if one.mount else _judged(one, node) for one in found]
 
 
 def _judged(orphan: Orphan, node: Node) -> Orphan:
@@ -59,6 +63,30 @@ def _judged(orphan: Orphan, node: Node) -> Orphan:
     if place.startswith(f"{root}/"):
         place = f"{root}/{place.removeprefix(f'{root}/').partition('/')[0]}"
     return orphan._replace(foreign=node.owner.lacking(place))
+
+
+def _judged_mounts(found: list[Orphan], node: Node) -> list[Orphan]:
+    """The same for mounts, by what they cover."""
+    if not found:
+        return []
+    root = node.settings.directory
+    with mountapi.uncovered(root) as below:
+        return [
+            one
+            if one.kind == "volume" or one.mount is None
+            else one._replace(foreign=_not_ours(one.mount, below + one.path.removeprefix(root), node))
+            for one in found
+        ]
+
+
+def _not_ours(mount: Mount, covered: str, node: Node) -> str:
+    """Why a mount is not ours; '' if it is, or nothing could say so. `covered`: its point, below it."""
+    if not os.path.lexists(covered):
+        return "it lies in another mount"
+    found, words = node.owner.whose(covered)
+    if found is not Mark.OURS:
+        return words
+    return "" if node.owner.about(covered) in said_of(mount) else "we have mounted something else there"
 
 
 class _Owned:
@@ -113,7 +141,7 @@ def _mounts(node: Node, mine: _Owned) -> Iterator[Orphan]:
             continue
         if not any(point.startswith(f"{directory}/") for directory in mine.directories):
             kind = "volume" if point.startswith(f"{root}/{CSI}/") else "mount"
-            yield Orphan(kind, point, f"{mount.kind} {mount.source}")
+            yield Orphan(kind, point, f"{mount.kind} {mount.source}", mount=mount)
 
 
 def _directories(node: Node, mine: _Owned) -> Iterator[Orphan]:
@@ -166,10 +194,7 @@ def _clean(orphan: Orphan, node: Node) -> str:
         case "volume":
             return "a CSI plugin has mounted it: let it take it back, or unmount it by hand"
         case "mount":
-            mounts = node.mounts.at(orphan.path)
-            if mounts and mountinfo.can_hang(mounts[-1].kind):
-                return f"{mounts[-1].kind} may hang: unmount it by hand"
-            mountapi.unmount(orphan.path)
+            return _clean_mount(orphan, node)
         case "directory":
             return _clean_directory(orphan.path)
         case _ if _in_use(orphan.path, node):
@@ -178,6 +203,19 @@ def _clean(orphan: Orphan, node: Node) -> str:
             return _clean_scratch(orphan.path, node)
         case _:
             os.unlink(orphan.path)
+    return ""
+
+
+def _clean_mount(orphan: Orphan, node: Node) -> str:
+    """Only what was judged, and only if nothing lies over it."""
+    there = node.mounts.at(orphan.path)
+    if orphan.mount not in there:
+        return ""
+    if there[-1] != orphan.mount:
+        return "something else is mounted over it"
+    if mountinfo.can_hang(there[-1].kind):
+        return f"{there[-1].kind} may hang: unmount it by hand"
+    mountapi.unmount(orphan.path)
     return ""
 
 

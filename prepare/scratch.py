@@ -26,13 +26,13 @@ from xce.prepare.mounts import (
     found,
     having,
     is_remote,
-    make_point,
     named,
     need_visible,
     take_off,
     take_off_early,
 )
 from xce.prepare.owner import look_up
+from xce.prepare.points import make_point, marked
 from xce.prepare.quota import DATA, FREEING
 from xce.prepare.step import Evidence, Scratch
 
@@ -109,7 +109,7 @@ class ScratchHandler(Plain[Scratch]):
                 evidence = {**evidence, **{key: made[key] for key in kept if key in made}}
                 at.node.mark("scratch.room-made")
             if there is None:
-                make_point(step.point, at)
+                evidence = evidence | make_point(step.point, _about(step, evidence), at)
                 at.node.mark("scratch.point-made")
                 if (said := self._mount(step, evidence, at)) is None:
                     return Wait(ERRAND_S, f"making {self.describe(step)}")
@@ -121,7 +121,8 @@ class ScratchHandler(Plain[Scratch]):
         if there is None:
             raise StepFailed(f"the mount on {step.point} is not in the mount table")
         limit = WORDS[way].format(**evidence)
-        return Done({**evidence, **there, "limit": limit, "bytes": step.bytes})
+        said = marked(step.point, _about(step, evidence), evidence, at)
+        return Done({**evidence, **there, **said, "limit": limit, "bytes": step.bytes})
 
     def _room(self, step: Scratch, evidence: Evidence, at: At, *, new: bool) -> Evidence | Wait:
         """What keeps to the limit; one that is there from before, in a new one's place, goes first."""
@@ -248,13 +249,25 @@ def _room(step: Scratch, evidence: Evidence, *, new: bool) -> dict[str, Any]:
     return _place(step, evidence) | given | {"size": step.bytes, "new": new}
 
 
+def _image(step: Scratch, evidence: Evidence) -> str:
+    return str(evidence.get("image") or f"{os.path.realpath(step.root)}/{image_of(step)}")
+
+
+def _about(step: Scratch, evidence: Evidence) -> str:
+    """What the mark of its point says of the mount."""
+    way = _way(step, evidence)
+    if way in _QUOTAS:
+        return f"{evidence['device']} {evidence['root']}"
+    return f"tmpfs {_SOURCE}:{step.name}" if way == MEMORY else f"ext4 {_image(step, evidence)}"
+
+
 def _ours(step: Scratch, evidence: Evidence) -> IsOurs:
     way = _way(step, evidence)
     if way == MEMORY:
         return named(_SOURCE, step.name)
     if way in _QUOTAS:
         return having(device=evidence["device"], root=evidence["root"])
-    image = evidence.get("image") or f"{os.path.realpath(step.root)}/{image_of(step)}"
+    image = _image(step, evidence)
 
     def is_ours(mount: Mount) -> bool:
         return mount.kind == "ext4" and loopdevice.backing(mount.device) == image

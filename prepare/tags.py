@@ -2,7 +2,8 @@
 
 Only root can read or write it. The agent's id comes from the machine and from its directory of claims: an
 agent that has lost all it knew finds its things again, and another one, on this host or on one with the same
-file system, never takes them for its own. Where a file system keeps no attributes, names must do.
+file system, never takes them for its own. Where a file system keeps no attributes, names must do. A mount has
+none: the point that it covers bears the mark, with what is mounted there.
 """
 
 import errno
@@ -14,6 +15,8 @@ from typing import NamedTuple
 from xce.linux import proc
 
 ATTRIBUTE = "trusted.xce.owner"
+_ABOUT = 3
+"""Fields before it."""
 _KEEPS_NONE = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSPC, errno.EROFS}
 
 
@@ -35,9 +38,12 @@ class Owner(NamedTuple):
     id: str
     boot: str = ""
 
-    def take(self, thing: str | int, binding: str) -> dict[str, str]:
-        """Write on it that it is ours; what evidence has to say of that. Raises OSError: it is another's."""
-        text = f"{self.id} {binding} {self.boot}"
+    def take(self, thing: str | int, binding: str, about: str = "") -> dict[str, str]:
+        """Write on it that it is ours; what evidence has to say of that. Raises OSError: it is another's.
+
+        `about`: what else is to be known of it.
+        """
+        text = " ".join([self.id, binding, self.boot, *([about] if about else [])])
         written = _written(thing)
         if written == text:
             return {}
@@ -45,7 +51,7 @@ class Owner(NamedTuple):
         if written and not self._wrote(written):
             raise OSError(errno.EEXIST, _words(written), where)
         try:
-            os.setxattr(thing, ATTRIBUTE, text.encode())
+            os.setxattr(thing, ATTRIBUTE, os.fsencode(text))
         except OSError as error:
             if error.errno not in _KEEPS_NONE:
                 raise
@@ -81,6 +87,11 @@ class Owner(NamedTuple):
             return Mark.NOBODYS, "no agent has written its name on it"
         return (Mark.OURS, "") if self._wrote(written) else (Mark.OTHERS, _words(written))
 
+    def about(self, thing: str) -> str:
+        """What else we have written on it. Raises OSError."""
+        fields = (_written(thing) or "").split(" ", _ABOUT)
+        return fields[_ABOUT] if fields[0] == self.id and len(fields) > _ABOUT else ""
+
     def _wrote(self, text: str) -> bool:
         return text.split(" ", 1)[0] == self.id
 
@@ -95,8 +106,8 @@ def _written(thing: str | int) -> str | None:
     """What is there; '' if nothing is; None if nothing can be."""
     try:
         if isinstance(thing, int):
-            return os.getxattr(thing, ATTRIBUTE).decode(errors="replace")
-        return os.getxattr(thing, ATTRIBUTE, follow_symlinks=False).decode(errors="replace")
+            return os.fsdecode(os.getxattr(thing, ATTRIBUTE))
+        return os.fsdecode(os.getxattr(thing, ATTRIBUTE, follow_symlinks=False))
     except OSError as error:
         if error.errno == errno.ENODATA:
             return ""
@@ -106,5 +117,6 @@ def _written(thing: str | int) -> str | None:
 
 
 def _words(written: str) -> str:
-    agent, _, rest = written[:200].partition(" ")
+    shown = written[:200].encode(errors="replace").decode()
+    agent, _, rest = shown.partition(" ")
     return f"it is of another agent, {agent}, for {rest.partition(' ')[0] or 'nobody'}"

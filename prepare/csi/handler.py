@@ -195,7 +195,7 @@ class CsiHandler(Plain[Csi]):
             return f"volume {step.volume} is not published"
         if usage.at_or_below(step.staging, at.node.mounts()) != evidence["mounts"]:
             return f"what was staged for volume {step.volume} at {step.staging} is not mounted any more"
-        problem = changed(evidence, at, read_only=step.read_only and not step.block)
+        problem = changed(evidence, at, read_only=step.read_only and not step.block, marks=False)
         if not problem and step.block and (now := _number(step.target)) != evidence["number"]:
             return f"the device at {step.target} has number {now} now, not {evidence['number']}"
         return problem

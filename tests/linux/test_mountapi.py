@@ -2,11 +2,12 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from xce.linux import beneath, mountapi, mountinfo
+from xce.linux import beneath, mountapi, mountinfo, syscalls
 
 pytestmark = pytest.mark.root
 
@@ -94,3 +95,17 @@ def test_file_systems_that_answer_by_themselves_are_told_from_others() -> None:
     assert mountinfo.can_hang("nfs4")
     assert mountinfo.can_hang("fuse.sshfs")
     assert mountinfo.can_hang("never-heard-of")
+
+
+def test_what_a_mount_covers_is_seen_without_it_and_can_be_written_on(tmp_path: Path) -> None:
+    """As for a mark of whose the mount is, long after it was made."""
+    (tmp_path / "source").mkdir()
+    (point := tmp_path / "point").mkdir()
+    (point / "below").write_text("covered")
+    bind(tmp_path / "source", point)
+    with mountapi.uncovered(str(tmp_path)) as below:
+        assert os.listdir(f"{below}/point") == ["below"]
+        os.chmod(f"{below}/point", 0o700)
+    assert os.listdir(point) == []
+    syscalls.umount2(str(point), 0)
+    assert stat.S_IMODE(point.stat().st_mode) == 0o700

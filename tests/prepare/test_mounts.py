@@ -11,6 +11,7 @@ from tests.prepare.world import World
 from xce.linux import mountinfo, syscalls
 from xce.model.claim import AccessMode, Ask, BindingState, Condition, MountAsk
 from xce.prepare.errand import bind as mount_errand
+from xce.prepare.errand import make as make_errand
 
 pytestmark = pytest.mark.root
 
@@ -174,8 +175,11 @@ def test_mounts_that_nobody_would_see_are_not_made(world: World) -> None:
     other = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert other.stdout is not None
     other.stdout.readline()
+    (trial := Path(world.settings.directory, ".visible")).mkdir()
+    make_errand(type="tmpfs", options={"source": "xce-trial"}, point=str(trial))  # of one that was killed
     world.overrides["namespace"] = other.pid
     world.restart()
+    assert world.mounts() == []
     assert world.bind(Ask()).state is BindingState.READY
     report = world.bind(DATA)
     assert report.state is BindingState.FAILED

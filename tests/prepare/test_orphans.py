@@ -11,6 +11,7 @@ from tests.linux.test_mountapi import bind as bind_mount
 from tests.prepare.world import FULL_ASK, World
 from xce.linux import syscalls
 from xce.model.profile import Orphans
+from xce.prepare.errand import described, opened
 
 pytestmark = pytest.mark.root
 
@@ -25,6 +26,9 @@ def leave_things(world: World, tmp_path: Path) -> subprocess.Popen[bytes]:
     run = Path(world.settings.directory)
     (run / "b99/data").mkdir(parents=True)
     (run / "b99/env").write_text("A=1\n")
+    with opened(os.open(tmp_path / "data", os.O_PATH)) as data:
+        seen = described(data)
+    world.node.owner.take(str(run / "b99/data"), "b99", f"{seen['device']} {seen['root']}")
     bind_mount(tmp_path / "data", run / "b99/data")
     cdi = Path(world.settings.cdi_directory)
     cdi.mkdir(exist_ok=True)
