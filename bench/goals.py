@@ -58,7 +58,11 @@ _TABLE = (
     _at_most("G16", "8,000 agents are back and resynced after a restart, CURVE", 15, 5, "s"),
     _at_least("G17", "durable claim transitions/s of 64 clients, against etcd transactions", 3, 5),
     _at_most("G17.cpu", "the broker's CPU for each of them, against etcd's", 0.4, 0.2),
+    _at_least(
+        "G17.plain", "the transitions/s, both sides by plain sockets instead of libraries", -math.inf, 3
+    ),
     _at_most("G18.etcd", "one client's wait for a durable claim transition, p50, against etcd", 0.7, 0.4),
+    _at_most("G18.plain", "the same, both sides by plain sockets instead of libraries", math.inf, 0.7),
     _at_most("G18.disk", "the same against a bare fdatasync on the same disk", 4, 2),
     _at_most("G19", "broker start with 100,000 facts and 10,000 hosts until it answers", 1.5, 0.5, "s"),
     _at_most("G20", "agent's resident memory, against node_exporter", 1.5, 1.0),

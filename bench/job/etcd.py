@@ -100,9 +100,24 @@ def transaction(once: bytes, pairs: list[tuple[bytes, bytes]]) -> bytes:
     return _field(1, absent) + b"".join(puts)
 
 
-def transactions(address: str) -> list[Any]:
-    """The call that carries out a transaction, over a few connections."""
-    return [_call(_channel(address), "Txn") for _ in range(_CONNECTIONS)]
+TRANSACTION = _KV + "Txn"
+
+
+def transactions(address: str) -> Any:
+    """gRPC's call that carries out a transaction, over one connection."""
+    return _call(_channel(address), "Txn")
+
+
+def carried_out(answer: bytes) -> bool:
+    """Whether a TxnResponse says that the key was not there."""
+    return _varint(2 << 3) + b"\1" == answer[_after_field(answer) :][:2]
+
+
+def _after_field(data: bytes) -> int:
+    """Where the first field of `data` ends, which has a length."""
+    _, place = _read(data, 0)
+    size, place = _read(data, place)
+    return place + size
 
 
 def _key(host: int) -> bytes:

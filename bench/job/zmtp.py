@@ -47,7 +47,11 @@ class Link:
         self._rest, self._ready = b"", False
         self._take(data[len(_GREETING) :])
         while not self._ready:
-            self._read()
+            self.read()
+
+    def fileno(self) -> int:
+        """Readable when messages may have come."""
+        return self._connection.fileno()
 
     def messages(self, timeout_s: float) -> list[bytes]:
         """What has come; if that is nothing, what comes within the time."""
@@ -55,10 +59,11 @@ class Link:
         poll, deadline = select.poll(), time.monotonic() + timeout_s
         poll.register(self._connection, select.POLLIN)
         while poll.poll(0 if found else max(0.0, deadline - time.monotonic()) * 1000):
-            found += self._read()
+            found += self.read()
         return found
 
-    def _read(self) -> list[bytes]:
+    def read(self) -> list[bytes]:
+        """What has come, at least something: messages that are whole now."""
         piece = self._connection.recv(PIECE)
         if not piece:
             raise ConnectionError("the hub has closed the connection")

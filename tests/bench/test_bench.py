@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import grpc
 import pytest
 import zmq
 
 from bench.figures import Result, cells, figure, ratio, verdict
 from bench.goals import Goal
-from bench.job import redis, reports, xce, zmtp
+from bench.job import etcd, http2, redis, reports, xce, zmtp
 from bench.job.hubs import HUBS
 from bench.job.run import run
 from bench.job.shared import FLAT_OUT, Job
@@ -114,6 +117,54 @@ def test_a_plain_socket_refuses_a_server_that_wants_keys(router: "zmq.Socket[byt
     router.curve_publickey, router.curve_secretkey = zmq.curve_keypair()
     with pytest.raises(ConnectionError, match="closed"):
         zmtp.Link(str(router.bind_to_random_port("tcp://127.0.0.1")))
+
+
+@pytest.fixture
+def grpc_port() -> Iterator[str]:
+    """Of a server of gRPC that says what it is told, and refuses what is empty."""
+
+    def echo(request: bytes, context: Any) -> bytes:
+        if not request:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "nothing")
+        return request
+
+    service, method = etcd.TRANSACTION[1:].split("/")
+    calls = {method: grpc.unary_unary_rpc_method_handler(echo)}
+    handler = grpc.method_handlers_generic_handler(service, calls)
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[handler])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield str(port)
+    server.stop(None).wait()
+
+
+def test_a_plain_socket_calls_a_grpc_server_and_knows_whose_answer_is_whose(grpc_port: str) -> None:
+    link = http2.Link(grpc_port, etcd.TRANSACTION)
+    asked = {link.call(body): body for body in (b"a", b"x" * 16_000, b"b" * 300)}
+    answered: dict[int, bytes] = {}
+    while len(answered) < len(asked):
+        answered.update(link.answers())
+    assert answered == asked
+
+
+def test_a_call_that_a_grpc_server_refuses_is_an_error(grpc_port: str) -> None:
+    link = http2.Link(grpc_port, etcd.TRANSACTION)
+    link.call(b"")
+
+    def wait() -> None:
+        while not link.answers():
+            pass
+
+    with pytest.raises(ConnectionError, match="refused"):
+        wait()
+
+
+def test_frames_of_http2_are_split_wherever_the_stream_is_cut() -> None:
+    data = b"\0\0\2\0\1\0\0\0\5ab" + b"\0\0\0\4\1\0\0\0\0"
+    for cut in range(len(data)):
+        first, rest = http2.split(data[:cut])
+        second, rest = http2.split(rest + data[cut:])
+        assert (first + second, rest) == ([(0, 1, 5, b"ab"), (4, 1, 0, b"")], b"")
 
 
 def test_a_small_job_on_the_floor_loses_nothing_and_costs_something() -> None:
