@@ -13,8 +13,6 @@ mmdebstrap and a Debian mirror for the first build; without them the tests are s
 """
 
 import contextlib
-import fcntl
-import hashlib
 import os
 import shutil
 import signal
@@ -26,6 +24,8 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+
+from tests.linux import debian
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -44,9 +44,6 @@ PACKAGES = (
     "dnf",
 )
 WITHIN_S = 60.0
-FOLDER = Path(os.environ.get("XCE_HOSTS", "/var/tmp/xce-hosts"))
-"""The base tree, kept between runs, and what runs now."""
-
 _BOOT = r"""
 set -eu
 mount -t tmpfs -o size=1g,mode=755 xce-host "$RUN"
@@ -63,44 +60,18 @@ exec systemd-nspawn --quiet --register=no --keep-unit --machine="$NAME" --hostna
 
 
 def base() -> Path:
-    """The tree that all hosts stand on; built at the first use, in about 20 seconds."""
-    for tool in ("mmdebstrap", "systemd-nspawn", "nsenter"):
+    """The tree that all hosts stand on."""
+    for tool in ("systemd-nspawn", "nsenter"):
         if shutil.which(tool) is None:
-            pytest.skip(f"needs {tool}: apt-get install systemd-container mmdebstrap util-linux")
-    if os.geteuid() != 0:
-        pytest.skip("boots a host: needs root")
-    known = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()
-    tree = FOLDER / f"{SUITE}-{known[:8]}"
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of two runs one builds
-        if not (tree / ".complete").exists():
-            _build(tree)
-    return tree
+            pytest.skip(f"needs {tool}: apt-get install systemd-container util-linux")
+    return debian.tree(SUITE, PACKAGES, _make_a_host)
 
 
-def _build(tree: Path) -> None:
-    making = FOLDER / f"{tree.name}.{os.getpid()}"
-    command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(making)]
-    done = subprocess.run([*command, _mirror()], capture_output=True, text=True, check=False, timeout=600)
-    if done.returncode != 0:
-        pytest.skip(f"cannot build a tree of {SUITE}: {done.stderr.strip().splitlines()[-1:]}")
-    (making / "etc/machine-id").write_text("")
-    (making / "etc/hostname").unlink(missing_ok=True)
+def _make_a_host(tree: Path) -> None:
+    (tree / "etc/machine-id").write_text("")
+    (tree / "etc/hostname").unlink(missing_ok=True)
     for unit in ("systemd-modules-load", "systemd-udevd", "systemd-udev-trigger"):
-        (making / f"etc/systemd/system/{unit}.service").symlink_to("/dev/null")
-    (making / ".complete").touch()
-    making.rename(tree)
-
-
-def _mirror() -> str:
-    """The mirror that this machine uses itself."""
-    known = subprocess.run(["apt-cache", "policy"], capture_output=True, text=True, check=False).stdout
-    for line in known.splitlines():
-        words = line.split()
-        if len(words) > 2 and words[1].startswith("http") and words[2].endswith(f"{SUITE}/main"):
-            return words[1]
-    return "http://deb.debian.org/debian"
+        (tree / f"etc/systemd/system/{unit}.service").symlink_to("/dev/null")
 
 
 def _cgroup_root() -> Path:

@@ -10,30 +10,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.linux import engine
 from tests.linux.podman import Podman
 from tests.prepare.world import FULL_ASK, World
-from xce.linux import mountapi, syscalls
 from xce.model.claim import Ask, BindingState, MountAsk
 from xce.model.instance import Instance
-from xce.prepare.errand import opened
 
 pytestmark = pytest.mark.root
 TUN = os.makedev(10, 200)
 """A device that opens anywhere, of which nobody has need."""
 
 
-@pytest.fixture
-def podman(tmp_path: Path, world: World) -> Iterator[Podman]:
-    """Mounts of ours are seen, and seen to go, where the engine is: as on a host whose mounts are shared."""
+@pytest.fixture(params=[lambda: "", engine.newer], ids=["of this machine", "newer"])
+def podman(tmp_path: Path, world: World, request: pytest.FixtureRequest) -> Iterator[Podman]:
     os.makedirs(world.settings.cdi_directory, exist_ok=True)
-    with (
-        opened(os.open(world.settings.directory, os.O_PATH)) as directory,
-        opened(mountapi.clone(directory)) as tree,
-    ):
-        mountapi.set_attributes(tree, 0, propagation=mountapi.MS_SHARED)
-        mountapi.attach(tree, directory)
-    yield Podman(tmp_path, world.settings.cdi_directory)
-    syscalls.umount2(world.settings.directory, syscalls.MNT_DETACH)
+    with engine.shared(world.settings.directory):
+        yield Podman(tmp_path, world.settings.cdi_directory, programs=request.param())
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """What consumers are told comes from one record."""
 
+from typing import Any
+
 import jsonschema
 import msgspec
+import pytest
 
 from xce.prepare import render
 from xce.prepare.devices import File, Resolved
@@ -54,13 +57,51 @@ def test_a_binding_is_one_cdi_device() -> None:
     assert device["containerEdits"]["mounts"][0]["options"] == ["bind", "nosuid", "nodev", "ro"]
 
 
-def test_a_cdi_file_is_of_the_lowest_version_that_has_all_that_is_in_it() -> None:
+VOLUME = msgspec.structs.replace(GPU, kind="b", inside="/xce/disk", access="r")
+MOUNT = {"point": "/run/x/in", "inside": "/xce/in", "read_only": False}
+SHAPES: dict[str, tuple[str, list[File], list[dict[str, Any]], str]] = {
+    "variables alone": ("b7", [], [], "0.3.0"),
+    "a device": ("b7", [GPU], [], "0.3.0"),
+    "a directory": ("b7", [], [MOUNT], "0.3.0"),
+    "a device and directories": ("b7", [GPU], [MOUNT, MOUNT | {"read_only": True}], "0.3.0"),
+    "a path on the host that is another one": ("b7", [VOLUME], [], "0.5.0"),
+    "all of it": ("b7", [GPU, VOLUME], [MOUNT], "0.5.0"),
+    "a name that begins with a digit": ("7", [GPU], [MOUNT], "0.5.0"),
+    "a name that is none": ("b[7]", [GPU], [MOUNT], "0.3.0"),
+}
+
+
+@pytest.mark.parametrize(("name", "files", "mounts", "version"), SHAPES.values(), ids=SHAPES)
+def test_a_cdi_file_is_of_the_lowest_version_that_has_all_that_is_in_it(
+    name: str, files: list[File], mounts: list[dict[str, Any]], version: str
+) -> None:
     """What is newer than an engine is no file for it at all; podman 4.2, of EL 8, knows 0.4."""
-    volume = msgspec.structs.replace(GPU, inside="/xce/disk")
-    renamed = render.cdi("b7", {}, [Resolved(id="volume disk", kind="volume", files=[volume])], [])
-    jsonschema.validate(renamed, CDI_SCHEMA)
-    assert renamed["cdiVersion"] == "0.5.0", "a path on the host that is another one"
-    assert render.cdi("7", {"A": "1"}, [], [])["cdiVersion"] == "0.5.0", "a name that begins with a digit"
+    found = render.cdi(name, {"A": "1", "B": ""}, [Resolved(id="1", kind="gpu", files=files)], mounts)
+    jsonschema.validate(found, CDI_SCHEMA)
+    assert found["cdiVersion"] == version == least(found)
+
+
+def least(document: dict[str, Any]) -> str:
+    """What the specification's table of versions asks for: the version of the newest field that is there."""
+    (device,) = document["devices"]
+    edits = device["containerEdits"]
+    of_devices, of_mounts = (
+        {key for one in edits.get(part, []) for key in one} for part in ("deviceNodes", "mounts")
+    )
+    (newest, *_) = [
+        version
+        for version, needed in (
+            ("1.1.0", "netDevices" in edits),
+            ("0.7.0", {"intelRdt", "additionalGids"} & edits.keys()),
+            ("0.6.0", "annotations" in document | device or "." in document["kind"].rpartition("/")[2]),
+            ("0.5.0", "hostPath" in of_devices),
+            ("0.5.0", device["name"][0].isdecimal()),
+            ("0.4.0", "type" in of_mounts),
+            ("0.3.0", True),
+        )
+        if needed
+    ]
+    return newest
 
 
 def test_a_binding_whose_name_is_no_cdi_name_gets_one() -> None:
@@ -69,6 +110,9 @@ def test_a_binding_whose_name_is_no_cdi_name_gets_one() -> None:
 
 
 _TEXT = {"type": "string"}
+_NAME = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?$"}
+_NUMBER = {"type": "integer", "minimum": -(1 << 63), "maximum": (1 << 63) - 1}
+_PATH = {"type": "string", "pattern": "^/."}
 _EDITS = {
     "type": "object",
     "additionalProperties": False,
@@ -82,11 +126,11 @@ _EDITS = {
                 "required": ["path"],
                 "additionalProperties": False,
                 "properties": {
-                    "path": _TEXT,
-                    "hostPath": _TEXT,
+                    "path": _PATH,
+                    "hostPath": _PATH,
                     "type": {"enum": ["b", "c", "u", "p"]},
-                    "major": {"type": "integer"},
-                    "minor": {"type": "integer"},
+                    "major": _NUMBER,
+                    "minor": _NUMBER,
                     "permissions": {"type": "string", "pattern": "^[rwm]*$"},
                 },
             },
@@ -98,8 +142,8 @@ _EDITS = {
                 "required": ["hostPath", "containerPath"],
                 "additionalProperties": False,
                 "properties": {
-                    "hostPath": _TEXT,
-                    "containerPath": _TEXT,
+                    "hostPath": _PATH,
+                    "containerPath": _PATH,
                     "options": {"type": "array", "items": _TEXT},
                 },
             },
@@ -111,8 +155,11 @@ CDI_SCHEMA = {
     "required": ["cdiVersion", "kind", "devices"],
     "additionalProperties": False,
     "properties": {
-        "cdiVersion": _TEXT,
-        "kind": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9._-]*/[A-Za-z][A-Za-z0-9._-]*$"},
+        "cdiVersion": {"enum": ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"]},
+        "kind": {
+            "type": "string",
+            "pattern": "^[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
+        },
         "devices": {
             "type": "array",
             "minItems": 1,
@@ -120,9 +167,13 @@ CDI_SCHEMA = {
                 "type": "object",
                 "required": ["name", "containerEdits"],
                 "additionalProperties": False,
-                "properties": {"name": _TEXT, "containerEdits": _EDITS},
+                "properties": {"name": _NAME, "containerEdits": _EDITS},
             },
         },
     },
 }
-"""The part of the CDI specification that we write (tags.cncf.io/container-device-interface)."""
+"""What we write of CDI 1.1, as its schema and its reader have it (tags.cncf.io/container-device-interface).
+
+Stricter than the schema, as the reader is: it refuses fields that it does not know, names and kinds of other
+characters, and an edit that changes nothing.
+"""

@@ -69,7 +69,7 @@ def left(agent: AgentProgram) -> list[str]:
     """What is on the host of any claim."""
     settings = agent.settings["claims"]
     found = [group.path for group in Cgroup(settings["cgroup"]).children()]
-    found += [one.point for one in mountinfo.read(pid=agent.pid) if settings["directory"] in one.point]
+    found += [one.point for one in mountinfo.read(pid=agent.pid) if f"{settings['directory']}/" in one.point]
     for place_ in (
         settings["directory"],
         settings["cdi_directory"],
