@@ -12,6 +12,7 @@ import msgspec
 from xce.agent.discovery import expect, ports
 from xce.agent.memory import Memory
 from xce.model import profile
+from xce.model.address import host_port
 from xce.model.configuration import AgentFile, Discovery, ExternalFile
 from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.supply import name_problem
@@ -47,8 +48,6 @@ def read(path: str, kind: type[F], *, memory: Memory, must_exist: bool) -> F:
         raise ConfigRefused([ConfigError(path, 0, "", f"not UTF-8 at byte {error.start + 1}")]) from error
     except OSError as error:
         raise ConfigRefused([ConfigError(path, 0, "", f"cannot read it: {error.strerror}")]) from error
-    if problems := _problems(settings, path):
-        raise ConfigRefused(problems)
     return settings
 
 
@@ -89,18 +88,10 @@ def with_directory(settings: F, directory: str) -> F:
     )
 
 
-def address(text: str) -> tuple[str, int] | None:
-    """HOST and PORT of `HOST:PORT` (or `[HOST]:PORT`); None if it is none."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 65536 or not host:
-        return None
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def _parse(text: str, path: str, kind: type[F]) -> F:
     from xce.model import document  # noqa: PLC0415 - PyYAML costs 20 ms, and a known text is not parsed
 
-    return document.load(text, path, kind)
+    return document.load(text, path, kind, check=_problems)
 
 
 def _may_keep(settings: AgentFile | ExternalFile) -> bool:
@@ -113,11 +104,11 @@ def _may_keep(settings: AgentFile | ExternalFile) -> bool:
     )
 
 
-def _problems(settings: AgentFile | ExternalFile, path: str) -> list[ConfigError]:
-    """What the shape of the file cannot say."""
+def _problems(settings: AgentFile | ExternalFile) -> dict[str, str]:
+    """What the shape of the file cannot say, by key."""
     scheme, separator, rest = settings.broker.partition("://")
     reachable = separator and (
-        (scheme == "tcp" and address(rest)) or (scheme == "ipc" and rest.startswith("/"))
+        (scheme == "tcp" and host_port(rest)) or (scheme == "ipc" and rest.startswith("/"))
     )
     paths = {
         "state_directory": settings.state_directory,
@@ -134,9 +125,9 @@ def _problems(settings: AgentFile | ExternalFile, path: str) -> list[ConfigError
     if isinstance(settings, AgentFile):
         found |= _discovery_problems(settings.discovery)
         found |= {f"claims.{key}": problem for key, problem in profile.problems(settings.claims).items()}
-    if metrics and not address(metrics):
+    if metrics and not host_port(metrics):
         found["metrics"] = f"{metrics!r} is not ADDRESS:PORT"
-    return [ConfigError(path, 0, key, problem) for key, problem in sorted(found.items())]
+    return found
 
 
 def _discovery_problems(settings: Discovery) -> dict[str, str]:

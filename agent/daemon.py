@@ -33,6 +33,7 @@ from xce.linux import listen, proc
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Reaper
 from xce.model import VERSION, configuration
+from xce.model.address import host_port
 from xce.model.claim import BindingState
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.link import Phase
@@ -213,7 +214,7 @@ class Daemon:
             self._exporter.close()
             self._exporter = None
         self.faults["metrics"] = ""
-        if (address := config.address(wanted)) is None:
+        if (address := host_port(wanted)) is None:
             return
         from xce.agent.metrics import Exporter  # noqa: PLC0415 - 10 MB, for sites that ask for it
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from xce import model
 from xce.linux import mountinfo
 from xce.model.resource import ResourceType
 
@@ -74,8 +75,12 @@ class Memory:
         *,
         may_keep: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """What `parse` gives for `text`, remembered if it gives no error, and if it may be kept."""
-        mark = blake2b(f"{VERSION}\0{kind.__module__}.{kind.__qualname__}\0{text}".encode(), digest_size=12)
+        """What `parse` gives for `text`, remembered if it gives no error, and if it may be kept.
+
+        For this version of the software alone: another one may check more.
+        """
+        meant = f"{VERSION}\0{model.VERSION}\0{kind.__module__}.{kind.__qualname__}\0{text}"
+        mark = blake2b(meant.encode(), digest_size=12)
         name = f"{PARSED}-{mark.hexdigest()}"
         known = self._read(name, kind)
         if known is None:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from xce.broker import daemon
+from xce.broker import config, daemon
 from xce.broker.client import Broker, Client
 from xce.broker.session import BrokerRefused, BrokerUnreachable
 from xce.broker.store import StoreError, files
@@ -103,8 +103,8 @@ def _settings(path: Path) -> tuple[BrokerFile | None, list[Finding]]:
     """broker.yaml, None if it cannot be understood; the defaults where there is none."""
     settings = None
     try:
-        settings = daemon.read_config(path)
-        site = daemon.read_site(settings)
+        settings = config.read_config(path)
+        site = config.read_site(settings)
     except ConfigRefused as refused:
         problems = [
             Finding(

@@ -4,7 +4,6 @@ Anything that is wrong at the start ends it with words on stderr and exit status
 that do not fit are refused whole and what was good stays in force, shown as trouble by `xce-broker status`.
 """
 
-import errno
 import gc
 import os
 import resource
@@ -24,6 +23,7 @@ import msgspec
 from xce.broker.audit import Audit
 from xce.broker.background import Background
 from xce.broker.commits import answered
+from xce.broker.config import filled, read_config, read_site
 from xce.broker.core.ledger import Ledger
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
@@ -33,7 +33,7 @@ from xce.broker.server import Server
 from xce.broker.store import Loaded, StoreError
 from xce.broker.store.sqlite import SqliteStore
 from xce.model import VERSION
-from xce.model.configuration import BrokerFile, HostsFile, ResourcesFile
+from xce.model.configuration import BrokerFile
 from xce.model.fact import KeyAdded
 from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.site import Site
@@ -88,28 +88,6 @@ def run(
     return 0
 
 
-def read_config(path: Path) -> BrokerFile:
-    """broker.yaml; raises `ConfigRefused`, `OSError`."""
-    from xce.model import document  # noqa: PLC0415 - YAML is needed at the start and on SIGHUP only
-
-    text = _text(str(path))
-    if text is None:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    return document.load(text, str(path), BrokerFile)
-
-
-def read_site(config: BrokerFile) -> Site:
-    """resources.yaml and hosts.yaml, checked together; a file that is not there is an empty one."""
-    from xce.model import document  # noqa: PLC0415 - see above
-    from xce.model.site import check_site, site_of  # noqa: PLC0415
-
-    resources = document.load_placed(_text(config.resources) or "", config.resources, ResourcesFile)
-    hosts = document.load_placed(_text(config.hosts) or "", config.hosts, HostsFile)
-    if errors := check_site(resources, hosts):
-        raise ConfigRefused(errors)
-    return site_of(resources.value, hosts.value)
-
-
 @dataclass
 class _Signals:
     """What signals have asked for."""
@@ -136,7 +114,7 @@ class Daemon:
         self._signal_socket = self._catch_signals()
         self._key = keys.load(Path(config.key), secret=True) if config.listen else None
         site = read_site(config)
-        self._filled = _filled(str(path), config.resources, config.hosts)
+        self._filled = filled(str(path), config.resources, config.hosts)
         """Files that said something when they were last taken up."""
         self.config = self._with_room(config)
         state = Path(config.state_directory)
@@ -303,8 +281,8 @@ class Daemon:
         try:
             config = read_config(self.path)
             named = (str(self.path), config.resources, config.hosts)
-            filled = _filled(*named)
-            if emptied := sorted((self._filled & set(named)) - filled):
+            said = filled(*named)
+            if emptied := sorted((self._filled & set(named)) - said):
                 # A file that an editor or a full disk has just cut to nothing must not empty the cluster.
                 hint = "to mean it, start the broker anew"
                 problem = "was not empty before, and is empty or not there now"
@@ -316,7 +294,7 @@ class Daemon:
             trouble["files"] = f"files are refused, the old ones stay in force: {words}"
         else:
             trouble.pop("files", None)
-            self._filled = filled
+            self._filled = said
             self._server.perform(self.broker.reload(site, time.monotonic(), config=self._with_room(config)))
             log.info("took up broker.yaml, resources.yaml and hosts.yaml")
         self._server.perform(self.broker.announce(self._next_key()))
@@ -355,22 +333,6 @@ class Daemon:
         quality = self.broker.state.supply.quality()
         available = quality.hosts.get("available", 0)
         return f"{available} of {sum(quality.hosts.values())} hosts available"
-
-
-def _text(path: str) -> str | None:
-    """What is in a file, None if it is not there; raises `ConfigRefused` for what is no text."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError as error:
-        problem = f"not UTF-8 at byte {error.start + 1}"
-        raise ConfigRefused([ConfigError(path, 0, "", problem)]) from error
-
-
-def _filled(*paths: str) -> set[str]:
-    """Those of the files that say something."""
-    return {path for path in paths if (_text(path) or "").strip()}
 
 
 @lru_cache(maxsize=1)

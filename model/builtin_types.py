@@ -9,10 +9,10 @@ them as long as it runs (`reporters.load_indices`); with it switched off, a site
 from xce.model.resource import Kind, Order, ResourceType
 
 BUILTIN = "builtin"
-DISCOVERY = "discovery"
-"""The agent's own sources; no reporter may be called so."""
-OWN = frozenset({BUILTIN, DISCOVERY})
 """Name of the agent's in-process source of these types."""
+DISCOVERY = "discovery"
+OWN = frozenset({BUILTIN, DISCOVERY})
+"""The agent's own sources; no reporter may be called so."""
 
 
 def _index(name: str, unit: str, order: Order, interval: float, description: str) -> ResourceType:

@@ -11,7 +11,7 @@ Pure: the caller reads the file. What is read is the part of YAML that people ag
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import yaml
@@ -38,12 +38,22 @@ _BRACKETS = re.compile(r"[\[{,]\s*[\w.-]*\w\[[0-9]")
 _PLAIN = "plain"
 
 
-def load(text: str, path: str, kind: type[T], *, nodes: int = NODES) -> T:
+def load(
+    text: str,
+    path: str,
+    kind: type[T],
+    *,
+    nodes: int = NODES,
+    check: Callable[[T], Mapping[str, str]] | None = None,
+) -> T:
     """The struct that `text` describes; `path` is for messages. Raises `ConfigRefused` with every error.
 
-    `nodes` bounds the number of values in it.
+    `nodes` bounds the number of values in it. `check` says what the shape cannot: key to problem.
     """
-    return load_placed(text, path, kind, nodes=nodes).value
+    found = load_placed(text, path, kind, nodes=nodes)
+    if check is not None and (problems := check(found.value)):
+        raise ConfigRefused(found.errors(problems))
+    return found.value
 
 
 def given(read: Callable[[], bytes], path: str, kind: type[T], refused: Callable[[str], Exception]) -> T:

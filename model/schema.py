@@ -7,7 +7,7 @@ Nothing here reads files or raises for bad data: problems are returned.
 
 import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -70,6 +70,31 @@ class Document(Generic[T]):
                 text += _index(node.value, key)
                 node = node.value[key]
         return ConfigError(self.path, self.line(*keys), text, problem, hint)
+
+    def errors(self, found: Mapping[str, str]) -> list[ConfigError]:
+        """What a check of the value has found (key as it is written, problem), each at its place."""
+        placed = [self.error(self._keys(written), problem) for written, problem in found.items()]
+        return sorted(placed, key=lambda error: error.line)
+
+    def _keys(self, written: str) -> tuple[str | int, ...]:
+        """The parts of `claims.profiles.a.b.ports` or `types[1].name`: names may have dots in them."""
+        node, keys, rest = self.root, list[str | int](), written
+        while rest:
+            if isinstance(node.value, list):
+                number, _, rest = rest.removeprefix("[").partition("]")
+                keys.append(int(number))
+                node = node.value[int(number)]
+            else:
+                names = node.value if isinstance(node.value, dict) else {}
+                fitting = (
+                    name for name in names if rest == name or rest.startswith((f"{name}.", f"{name}["))
+                )
+                name = max(fitting, key=len, default=rest)
+                keys.append(name)
+                rest = rest[len(name) :]
+                node = names[name].node if name in names else node
+            rest = rest.removeprefix(".")
+        return tuple(keys)
 
 
 class _Bad:

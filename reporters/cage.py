@@ -8,7 +8,6 @@ carried out.
 """
 
 import os
-import re
 import resource
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -32,11 +31,8 @@ _ENTER = (
     'cd "$2" || exit 125; ulimit -c 0; ulimit -n "$3"; ulimit -f "$4"; ulimit -t "$5"; '
     'if [ -n "$6" ]; then ulimit -d "$6"; fi; unset OLDPWD; shift 6; exec "$@"'
 )
-ENTRY_BYTES = (128 << 10) - 1
-"""Of one argument or NAME=VALUE: the kernel's MAX_ARG_STRLEN, without the final NUL."""
 EXPECT_BYTES = 120_000
 """Of the names in XCE_EXPECT and LSF_RESOURCES."""
-_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class NotAdmittedError(Exception):
@@ -67,8 +63,6 @@ def admit(candidate: Candidate, policy: Policy, find_user: Callable[[str], User 
     """As whom a reporter is to run; raises `NotAdmittedError` if it must not."""
     if candidate.problem:
         raise NotAdmittedError(_about(candidate))
-    if problem := _settings_problem(candidate.settings):
-        raise NotAdmittedError(problem)
     wanted = candidate.settings.user or policy.user
     if policy.uid != 0:
         return Person(user=None, note=f"runs as uid {policy.uid}, not as '{wanted}': the agent is not root")
@@ -94,23 +88,6 @@ def _about(candidate: Candidate) -> str:
     if candidate.path in candidate.problem:
         return candidate.problem
     return f"cannot run {escape(candidate.path)}: {candidate.problem}"
-
-
-def _settings_problem(settings: ReporterSettings) -> str:
-    for name, value in settings.environment.items():
-        if not _ENVIRONMENT_NAME.fullmatch(name) or "\0" in value:
-            return f"environment: '{escape(name)}' cannot be set"
-        if name.startswith("XCE_"):
-            return f"environment: '{name}' is the agent's to set"
-        if len(os.fsencode(f"{name}={value}")) > ENTRY_BYTES:
-            return (
-                f"environment: '{escape(name)}' is longer than {ENTRY_BYTES} bytes, and cannot be passed on"
-            )
-    if any(len(os.fsencode(argument)) > ENTRY_BYTES for argument in settings.arguments):
-        return f"arguments: one is longer than {ENTRY_BYTES} bytes, and cannot be passed on"
-    if any("\0" in argument for argument in settings.arguments):
-        return "arguments: a NUL character cannot be passed on"
-    return ""
 
 
 def _access_problem(candidate: Candidate, user: User) -> str:

@@ -26,6 +26,7 @@ from xce.model.configuration import ReporterSettings
 from xce.model.refusal import ConfigRefused
 from xce.model.supply import name_problem
 from xce.reporters.frame import escape
+from xce.reporters.settings import problems
 
 IGNORED = (
     "*~",
@@ -105,7 +106,7 @@ def parse_settings(text: str, path: str) -> ReporterSettings:
     """NAME.yaml as settings; raises `ConfigRefused`."""
     from xce.model import document  # noqa: PLC0415 - PyYAML is heavy, and most reporters have no settings
 
-    return document.load(text, path, ReporterSettings, nodes=SETTINGS_NODES)
+    return document.load(text, path, ReporterSettings, nodes=SETTINGS_NODES, check=problems)
 
 
 def signature_of(found: os.stat_result) -> Signature:

@@ -45,9 +45,9 @@ A file that does not fit is refused whole, all its errors are told at once, and 
 /etc/xce/agent.yaml:13: reporters.budget: expected a whole number of at least 1, got 'ten'
 ```
 
-- A missing or empty file is all defaults; only broker.yaml has to be there. One that is emptied below a
-  running agent is refused at SIGHUP: write `{}` if the defaults are meant. A key without a value is
-  an error, except for lists and sections.
+- A missing or empty file is all defaults; only broker.yaml has to be there, and what it or a command
+  names. A file that is emptied below a running agent is refused at SIGHUP: write `{}` if the defaults
+  are meant. A key without a value is an error, except for lists and sections.
 - Times are seconds; a size says its unit in its name.
 - The booleans are `true` and `false`. `yes`, `no`, `on`, `off`, `True` and numbers with leading zeros are
   refused unless they stand in quotes: other programs read them in another way.

@@ -231,7 +231,7 @@ def test_a_bad_file_is_refused_whole_and_shown_until_it_is_good(tmp_path: Path) 
     [
         (b"hosts: \xff\n", "not UTF-8 at byte 8"),
         (b"", "was not empty before"),
-        (None, "was not empty before"),
+        (None, "there is no "),
     ],
 )
 def test_a_file_that_is_no_text_or_was_cut_to_nothing_takes_no_host_away(

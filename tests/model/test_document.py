@@ -153,3 +153,27 @@ def test_tuples_are_lists_of_a_kind_or_of_a_length() -> None:
         "f.yaml:2: slots[1]: expected text, got the number 5; put it in quotes\n"
         "f.yaml:3: place: expected a list of 2, got a list"
     )
+
+
+def test_what_a_check_of_the_value_finds_has_its_line_too() -> None:
+    profiles = "    a.b:\n      devices: []\n    a:\n      ports: {low: 5}\n"
+    text = f"name: x\nclaims:\n  profiles:\n{profiles}broker: y\n"
+    found = {
+        "broker": "is bad",
+        "claims.profiles.a.b.devices": "is bad",
+        "claims.profiles.a.ports.low": "is bad",
+        "claims.profiles.a.b.volumes.d.path": "is bad",
+        "metrics": "is bad",
+    }
+    with pytest.raises(refusal.ConfigRefused) as caught:
+        load(text, "a.yaml", AgentFile, check=lambda _: found)
+    assert [str(error) for error in caught.value.errors] == [
+        "a.yaml:1: metrics: is bad",  # not written: the place where it belongs
+        "a.yaml:4: claims.profiles.a.b.volumes.d.path: is bad",
+        "a.yaml:5: claims.profiles.a.b.devices: is bad",
+        "a.yaml:7: claims.profiles.a.ports.low: is bad",
+        "a.yaml:8: broker: is bad",
+    ]
+    types = "types:\n  - {name: a, kind: string}\n  - kind: string\n    name: b\n"
+    with pytest.raises(refusal.ConfigRefused, match=r"r.yaml:4: types\[b\].name: is bad"):
+        load(types, "r.yaml", ResourcesFile, check=lambda _: {"types[1].name": "is bad"})

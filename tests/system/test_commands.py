@@ -296,9 +296,9 @@ def test_a_configuration_that_does_not_fit_is_refused_with_its_place(site: Site)
     assert "agent.yaml:4: reporters.intervall" in result.stderr
     (agent.folder / "agent.yaml").write_text("broker: b\nname: -x\nrun_directory: here\n")
     result = agent.command("run", "--config", str(agent.folder / "agent.yaml"))
-    assert "broker: 'b' is no endpoint" in result.stderr
-    assert "name: " in result.stderr
-    assert "run_directory: must be an absolute path" in result.stderr
+    assert "agent.yaml:1: broker: 'b' is no endpoint" in result.stderr
+    assert "agent.yaml:2: name: " in result.stderr
+    assert "agent.yaml:3: run_directory: must be an absolute path" in result.stderr
 
 
 ENTRIES = {

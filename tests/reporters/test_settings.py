@@ -1,0 +1,48 @@
+"""NAME.yaml beyond its shape: what cannot be carried out is told with its place, and all of it at once."""
+
+import pytest
+
+from xce.model.refusal import ConfigRefused
+from xce.reporters.directory import parse_settings
+
+
+def refused(text: str) -> list[str]:
+    with pytest.raises(ConfigRefused) as caught:
+        parse_settings(text, "/r/free.yaml")
+    return [str(error) for error in caught.value.errors]
+
+
+def test_all_that_cannot_be_carried_out_is_told_with_its_line() -> None:
+    text = """interval: 5
+environment:
+  A: fine
+  XCE_NODE: me
+  A=B: x
+  N: "x\\0y"
+  LONG: {long}
+arguments:
+  - fine
+  - "a\\0b"
+  - {longer}
+types:
+  - {{name: a, kind: numeric}}
+  - name: b
+    kind: string
+  - kind: string
+    name: a
+""".format(long="x" * 131_067, longer="x" * 131_072)
+    assert refused(text) == [
+        "/r/free.yaml:4: environment.XCE_NODE: is the agent's to set",
+        "/r/free.yaml:5: environment.A=B: cannot be set; letters, digits and '_' only, no digit first",
+        "/r/free.yaml:6: environment.N: cannot be set; it holds a NUL character",
+        "/r/free.yaml:7: environment.LONG: is longer than 131071 bytes, and cannot be passed on",
+        "/r/free.yaml:10: arguments[1]: cannot be passed on; it holds a NUL character",
+        "/r/free.yaml:11: arguments[2]: is longer than 131071 bytes, and cannot be passed on",
+        "/r/free.yaml:17: types[a].name: is declared twice in this file; remove one",
+    ]
+
+
+def test_what_just_fits_is_taken() -> None:
+    text = f"environment: {{LONG: {'x' * 131_066}}}\narguments: [{'x' * 131_071}]\n"
+    settings = parse_settings(text, "/r/free.yaml")
+    assert len(settings.environment["LONG"]) == 131_066
