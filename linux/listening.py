@@ -1,10 +1,11 @@
-"""Which local ports sockets wait on, by the kernel's own tables: sock_diag(7) of our network namespace.
+"""Which local ports sockets have, by the kernel's own tables: sock_diag(7) of our network namespace.
 
-Listening sockets of TCP and all of UDP; connections are not asked for, of which there may be very many.
-Nothing here waits. Constants keep the kernel's names (linux/sock_diag.h, linux/inet_diag.h, netinet/tcp.h).
+Sockets of TCP that listen, or were bound and are not connected, and all of UDP; connections are not asked
+for, of which there may be very many. Nothing here waits. Constants keep the kernel's names (linux/sock_diag.h, linux/inet_diag.h, netinet/tcp.h).
 """
 
 import errno
+import functools
 import os
 import socket
 import struct
@@ -14,7 +15,8 @@ from typing import NamedTuple
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
 NLM_F_REQUEST, NLM_F_DUMP = 1, 0x300
 NLMSG_ERROR, NLMSG_DONE = 2, 3
-TCP_LISTEN, INET_DIAG_CGROUP_ID = 10, 21
+TCP_LISTEN, TCP_BOUND_INACTIVE = 10, 13
+INET_DIAG_CGROUP_ID = 21
 _ANY_STATE = 0xFFF
 _HEAD = struct.Struct("=IHHII")
 """struct nlmsghdr: length, type, flags, sequence, port."""
@@ -26,7 +28,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 
 class Socket(NamedTuple):
-    """A socket that waits on a port."""
+    """A socket that has a port."""
 
     port: int
     inode: int
@@ -39,9 +41,27 @@ def sockets() -> Iterator[Socket]:
     """All of IPv4 and IPv6. Raises OSError."""
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, NETLINK_SOCK_DIAG) as kernel:
+        states = 1 << TCP_LISTEN | lists_bound() << TCP_BOUND_INACTIVE
         for family in (socket.AF_INET, socket.AF_INET6):
-            yield from _dump(kernel, family, socket.IPPROTO_TCP, 1 << TCP_LISTEN)
+            yield from _dump(kernel, family, socket.IPPROTO_TCP, states)
             yield from _dump(kernel, family, socket.IPPROTO_UDP, _ANY_STATE)
+
+
+@functools.cache
+def lists_bound() -> bool:
+    """Whether this kernel lists sockets that were bound and do not listen: tried. Linux 6.8 does.
+
+    An older one would look through all connections for them.
+    """
+    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+    with (
+        socket.socket(socket.AF_NETLINK, kind, NETLINK_SOCK_DIAG) as kernel,
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound,
+    ):
+        bound.bind(("", 0))
+        inode = os.fstat(bound.fileno()).st_ino
+        listed = _dump(kernel, socket.AF_INET, socket.IPPROTO_TCP, 1 << TCP_BOUND_INACTIVE)
+        return inode in [one.inode for one in listed]
 
 
 def _dump(kernel: socket.socket, family: int, protocol: int, states: int) -> Iterator[Socket]:
@@ -86,7 +106,7 @@ class Listening:
         """Why nothing is known."""
 
     def at(self, port: int) -> list[Socket]:
-        """Who waits on a port, as of a moment ago."""
+        """Who has a port, as of a moment ago."""
         now = self._clock()
         if now >= self._until:
             self._until, self._by_port, self.problem = now + self._fresh_s, {}, ""

@@ -163,7 +163,7 @@ class Node(NamedTuple):
     users: Devices
     """Who has devices open."""
     listening: Listening
-    """Who waits on ports."""
+    """Who has ports."""
     find_user: Callable[[str], User | None]
     """A local user; those of a directory service are asked for by a child."""
     csi: CsiCalls

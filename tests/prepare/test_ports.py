@@ -135,15 +135,18 @@ LISTEN = """
 import socket, sys
 held = socket.socket(socket.AF_INET, {kind})
 held.bind(("127.0.0.1", {port}))
-if {kind} == socket.SOCK_STREAM: held.listen()
+if {listens}: held.listen()
 print("here", flush=True)
 sys.stdin.read()
 """
 
 
 @contextlib.contextmanager
-def listener(command: Callable[[list[str]], list[str]], port: int, kind: int) -> Iterator[int]:
-    code = LISTEN.format(port=port, kind=int(kind))
+def listener(
+    command: Callable[[list[str]], list[str]], port: int, kind: int, *, listens: bool = True
+) -> Iterator[int]:
+    listens = listens and kind == socket.SOCK_STREAM
+    code = LISTEN.format(port=port, kind=int(kind), listens=listens)
     own = command([sys.executable, "-I", "-S", "-c", code])
     with subprocess.Popen(own, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -153,16 +156,22 @@ def listener(command: Callable[[list[str]], list[str]], port: int, kind: int) ->
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+@pytest.mark.parametrize(
+    ("kind", "listens"),
+    [(socket.SOCK_STREAM, True), (socket.SOCK_STREAM, False), (socket.SOCK_DGRAM, False)],
+    ids=["listens", "bound", "UDP"],
+)
 def test_whoever_takes_a_port_that_is_a_claims_is_named_and_the_claim_is_degraded(
-    world: World, free: int, kind: int
+    world: World, free: int, kind: int, listens: bool
 ) -> None:
+    if kind == socket.SOCK_STREAM and not (listens or listening.lists_bound()):
+        pytest.skip("this kernel does not list sockets that are only bound: Linux 6.8 does")
     report = world.bind(Ask(ports=[PortsAsk(name="a", exact=[free])]))
-    with listener(lambda own: world.inside(report.binding, own), free, kind):
+    with listener(lambda own: world.inside(report.binding, own), free, kind, listens=listens):
         time.sleep(0.3)
         world.executor.check()
         assert world.report(report.binding).conditions == [], "it is its consumer's"
-    with listener(list, free, kind) as pid:
+    with listener(list, free, kind, listens=listens) as pid:
         world.until(lambda: world.report(report.binding).conditions == [Condition.DEGRADED], within=2)
         note = world.report(report.binding).note
         assert note.startswith(f"port {free} is used by another than its consumer: pid {pid} (python"), note
