@@ -256,7 +256,7 @@ class Daemon:
             "bindings": self.claims.holdings.documents() if self.claims else [],
             "claims": self.claims.document() if self.claims else None,
         }
-        document["trouble"] = status.troubles(document, self.faults.all())
+        document["trouble"] = status.troubles(document, self.faults.all() | self.faults.bindings())
         return document
 
     def _on_effect(self, effect: Effect) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from xce.agent.daemon import Daemon
 
 
+_SHOWN = 8
+"""Bindings that are named."""
+
+
 class Faults:
     """The faults of one daemon."""
 
@@ -46,6 +50,13 @@ class Faults:
             "ports": self._ports() if claims else "",
         }
 
+    def bindings(self) -> dict[str, str]:
+        """Those of the node's bindings that a person should look at; of many, some."""
+        found = list(self._daemon.claims.holdings.troubles().items()) if self._daemon.claims else []
+        shown = {f"binding {name}": words for name, words in found[:_SHOWN]}
+        more = len(found) - len(shown)
+        return shown | ({"bindings": f"{more} more (xce-agent claim list)"} if more else {})
+
     def log(self, now: float, *, stopping: bool) -> None:
         """Log what has begun and what has ended."""
         daemon, log = self._daemon, self._daemon.log
@@ -57,7 +68,8 @@ class Faults:
         if daemon.crew is not None:
             log.faults("reporter ", daemon.crew.troubles(), now, daemon.crew.lasting())
         if daemon.claims is not None:
-            log.faults("binding ", daemon.claims.holdings.troubles(), now)
+            held = daemon.claims.holdings
+            log.faults("binding ", held.troubles(), now, right=held.ready())
 
     def look_at_scratch(self) -> None:
         """Whether others can put files where scratch of jobs is to be: not the doctor alone says so."""

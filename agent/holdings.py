@@ -116,10 +116,18 @@ class Holdings:
 
     # -------------------------------------------------------------------------------------------- seen
 
+    def ready(self) -> set[str]:
+        """Bindings that are there."""
+        return {name for name, report in self.reports.items() if report.state is BindingState.READY}
+
     def troubles(self) -> dict[str, str]:
         """Bindings that are not what they should be, in words; what ended is not among them for long."""
         return {
-            name: ": ".join(filter(None, (report.state.value, report.reason, report.note)))
+            name: ": ".join(
+                filter(
+                    None, (", ".join([report.state.value, *report.conditions]), report.reason, report.note)
+                )
+            )
             for name, report in self.reports.items()
             if _TROUBLES & set(report.conditions)
         }

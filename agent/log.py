@@ -9,7 +9,7 @@ lines have fields: XCE_HOST, XCE_REPORTER, XCE_BINDING with XCE_CLAIM, each wher
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import MappingProxyType
 from typing import TextIO
 
@@ -80,11 +80,21 @@ class Log:
             self._forget_old(now)
 
     def faults(
-        self, prefix: str, found: Mapping[str, str], now: float, kinds: Mapping[str, str] = _NONE
+        self,
+        prefix: str,
+        found: Mapping[str, str],
+        now: float,
+        kinds: Mapping[str, str] = _NONE,
+        *,
+        right: Container[str] | None = None,
     ) -> None:
-        """All faults whose `about` begins with `prefix`, by the rest: what is not in `found` is over."""
+        """All faults whose `about` begins with `prefix`, by the rest: what is not in `found` is over.
+
+        `right`: what can be all right again, if not everything: a fault ends without a word with what had it.
+        """
         for about in [one for one, fault in self._faults.items() if fault.on and one.startswith(prefix)]:
-            if about.removeprefix(prefix) not in found:
+            if (name := about.removeprefix(prefix)) not in found:
+                self._faults[about].quiet |= right is not None and name not in right
                 self.fault(about, "", now)
         for name, text in found.items():
             self.fault(prefix + name, text, now, kinds.get(name, ""))

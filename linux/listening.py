@@ -1,7 +1,8 @@
 """Which local ports sockets have, by the kernel's own tables: sock_diag(7) of our network namespace.
 
 Sockets of TCP that listen, or were bound and are not connected, and all of UDP; connections are not asked
-for, of which there may be very many. Nothing here waits. Constants keep the kernel's names (linux/sock_diag.h, linux/inet_diag.h, netinet/tcp.h).
+for, of which there may be very many. Nothing here waits. Constants keep the kernel's names
+(linux/sock_diag.h, linux/inet_diag.h, netinet/tcp.h).
 """
 
 import errno

@@ -55,6 +55,22 @@ def test_faults_of_many_are_told_together_and_what_is_gone_is_over_and_forgotten
     assert len(one._faults) <= 3
 
 
+def test_a_fault_ends_without_a_word_with_the_thing_that_had_it() -> None:
+    """A binding that is degraded, released, and gone is not all right again."""
+    stream = io.StringIO()
+    one = Log(stream, prefixes=False)
+    for second, binding in enumerate(("released", "mended")):
+        one.faults("binding ", {binding: "degraded"}, second)
+        one.faults("binding ", {}, second + 1, right={"mended"})
+    one.faults("binding ", {"released": "blocked"}, 9)
+    assert stream.getvalue().splitlines() == [
+        "binding released: degraded",
+        "binding mended: degraded",
+        "binding mended: all right again after 1 s",
+        "binding released: blocked",
+    ]
+
+
 def test_a_fault_that_becomes_one_of_another_kind_is_written_again_once() -> None:
     stream = io.StringIO()
     one = Log(stream, prefixes=False)

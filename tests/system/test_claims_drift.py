@@ -10,6 +10,7 @@ import pytest
 
 from tests.system.harness import Site
 from tests.system.test_claims import ASK, OTHER, OWN, node, place, ready, run_in, until_there
+from xce.agent import daemon
 from xce.broker.client import Watch
 from xce.linux import bpf
 from xce.linux.cgroup import Cgroup
@@ -69,10 +70,22 @@ def test_drift_is_heard_by_a_watcher_within_a_second(site: Site) -> None:
         exclude_others(group)
         assert heard(watch, binding, ["degraded"]) < SOON_S + SLACK_S
         assert "lets no other in" in agent.status()["bindings"][0]["note"]
+        shown = agent.command("status")
+        assert f"binding {binding}: ready, degraded: " in shown.stdout, shown.stdout[-900:]
+        assert shown.returncode == 1
         take_off(group)
         assert heard(watch, binding, []) < SOON_S + SLACK_S
-        os.close(group)
+        assert not any(line.startswith("binding") for line in agent.status()["trouble"])
         assert run_in(agent, "j", OWN, OTHER) == ["open", "Operation not permitted"]
+        site.until(lambda: f"binding {binding}: all right again after" in agent.log.read_text())
+        exclude_others(group)
+        heard(watch, binding, ["degraded"])
+        site.until(lambda: agent.log.read_text().count(f"binding {binding}: ready, degraded") == 2)
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        site.until(lambda: f"binding {binding}: released" in agent.log.read_text())
+        time.sleep(2 * daemon.LOOK_S)
+        assert agent.log.read_text().count("all right again after") == 1, "it is gone"
+        os.close(group)
 
 
 def test_what_no_claim_owns_is_in_the_status_with_what_keeps_devices(site: Site) -> None:
