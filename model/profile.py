@@ -78,9 +78,14 @@ class Volume(_Section, frozen=True, kw_only=True):
     options: list[str] = []
     """Its mount options: `vers=4.2`, `size=4g`."""
     read_only: bool = False
-    """Nobody may write to it."""
+    """Nobody may write to it; `ro` among the options says the same."""
     csi: CsiVolume | None = None
     """A volume of a CSI plugin; then `type` and `options` are given to the plugin, and may be empty."""
+
+    @property
+    def forbids_writing(self) -> bool:
+        """Whether nobody may write, in whichever way that is said."""
+        return self.read_only or any("ro" in option.split(",") for option in self.options)
 
 
 class Reuse(StrEnum):

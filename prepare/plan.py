@@ -131,7 +131,7 @@ class _Planner:
             source=source,
             path=mount.subdirectory,
             point=f"{self.home}/{names.encode(mount.name)}",
-            read_only=mount.read_only or volume.read_only or self._all_read_only(),
+            read_only=mount.read_only or volume.forbids_writing or self._all_read_only(),
         )
         return [*stage, bind]
 
@@ -195,7 +195,7 @@ class _Planner:
             block=of.block,
             type=volume.type,
             group=of.group,
-            read_only=volume.read_only or of.access is AccessMode.ROX,
+            read_only=volume.forbids_writing or of.access is AccessMode.ROX,
             secrets=of.secrets,
             profile=self.claim.ask.profile,
             source=mount.source,
