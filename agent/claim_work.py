@@ -73,6 +73,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Things of ours that no claim owns."""
     unrecorded: str = ""
     """Why the journal cannot be written: orders wait for that; '' when it can."""
+    unremoved: tuple[str, ...] = ()
+    """Directories of jobs that cannot be removed though their time is over, and why."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -212,7 +214,8 @@ def _sooner(one: float | None, other: float | None) -> float | None:
 def _seen(executor: "Executor") -> Seen:
     isolation = executor.node.isolation
     why = f"nothing ({isolation.reason})" if isolation.mechanism == "none" else ""
-    return Seen(why or isolation.mechanism, tuple(executor.orphans), executor.journal.fault)
+    unremoved = tuple(executor.unremoved.values())
+    return Seen(why or isolation.mechanism, tuple(executor.orphans), executor.journal.fault, unremoved)
 
 
 def _bug(error: Exception) -> Fault:

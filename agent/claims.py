@@ -120,6 +120,14 @@ class Claims:
         hint = " (claims.orphans: clean removes what can be)"
         return f"no claim owns {', '.join(found[:SHOWN])}{more}{hint}" if found else ""
 
+    def unremoved_trouble(self) -> str:
+        """Which directories of jobs stay though their time is over, in one line."""
+        found = self.seen.unremoved
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        return (
+            f"cannot be removed though their time is over: {', '.join(found[:SHOWN])}{more}" if found else ""
+        )
+
     def ask(self, question: Callable[["Executor"], T], answer: Callable[[T], object]) -> None:
         """Put a question to the thread; `answer` gets what it gives, in the loop."""
         self._worker.put(lambda executor: iter([Answer(answer, question(executor))]))

@@ -26,7 +26,7 @@ from xce.prepare.entry import Entry, Event, Phase, Report, StepState, ended
 from xce.prepare.handler import Node, StepFailed
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
-from xce.prepare.shared import directory_of, lies_in, removal_key
+from xce.prepare.shared import directory_of, left_of, lies_in, removal_key
 from xce.prepare.step import InstanceMap, Kept, Shared, given
 
 _LOOK_S = 0.02
@@ -72,6 +72,8 @@ class Executor(Carrier):
         self._settling: _Settling | None = None
         self._kept_later: dict[str, float] = {}
         """By the clock, when to try once more to remove what was kept."""
+        self.unremoved: dict[str, str] = {}
+        """What was kept, its time is over, and it cannot be removed: where and why, by its name."""
         self._unchecked: list[Entry] = []
         """Left of a look for drift that began."""
         self.orphans: list[str] = []
@@ -296,7 +298,10 @@ class Executor(Carrier):
             return  # who has them is not known
         now, clock = self.node.wall(), self.node.clock()
         for name, kept in list(self.journal.kept.items()):
-            if kept.due > now or self._kept_later.get(name, 0.0) > clock or self._lived_in(kept):
+            if kept.due > now or self._kept_later.get(name, 0.0) > clock:
+                continue
+            if self._lived_in(kept):
+                self.unremoved.pop(name, None)
                 continue
             arguments = {"root": kept.root, "elements": kept.elements}
             key = removal_key(kept.root, kept.elements)
@@ -308,9 +313,14 @@ class Executor(Carrier):
                     self.journal.forget_kept(name)
                     self.node.errands.forget(key)
                     self._kept_later.pop(name, None)
+                    self.unremoved.pop(name, None)
                     return
-            except (OSError, StepFailed, NotRecorded):
-                pass
+                self.unremoved[name] = left_of(kept.root, kept.elements, gone["left"])
+            except NotRecorded:
+                pass  # that is told by itself
+            except (OSError, StepFailed) as error:
+                words = error.strerror if isinstance(error, OSError) else str(error)
+                self.unremoved[name] = f"{'/'.join([kept.root, *kept.elements])}: {words}"
             self._kept_later[name] = clock + _KEPT_AGAIN_S  # the others need not wait for it
 
     def _lived_in(self, kept: Kept) -> bool:

@@ -87,9 +87,8 @@ class SharedHandler(Plain[Shared]):
         if gone is None:
             return Wait(ERRAND_S, f"removing directories on {step.root}")
         if gone["left"]:
-            path, why = gone["left"][0]
-            seconds = 0 if why == NOT_FINISHED else _LEFT_S
-            return Wait(seconds, f"{step.root}: {path}: {why}", blocker=seconds > 0)
+            seconds = 0 if gone["left"][0][1] == NOT_FINISHED else _LEFT_S
+            return Wait(seconds, left_of(step.root, elements, gone["left"]), blocker=seconds > 0)
         return Done()
 
 
@@ -106,6 +105,12 @@ def lies_in(one: list[str], other: list[str]) -> bool:
 def removal_key(root: str, elements: list[str]) -> str:
     """Of the errand that removes a directory whose time is over."""
     return f"kept {root}/{'/'.join(elements)}"
+
+
+def left_of(root: str, elements: list[str], left: list[list[str]]) -> str:
+    """The first of what could not be removed of a directory, and why."""
+    path, why = left[0]
+    return f"{'/'.join([root, *elements[:-1], path])}: {why}"
 
 
 def _being_removed(step: Shared, evidence: Evidence, at: At) -> Wait | None:

@@ -12,10 +12,11 @@ import pytest
 
 from tests.linux.test_mountapi import bind as bind_mount
 from tests.prepare.test_names import NAMES, refused
-from tests.prepare.world import OWN, USERS, World
+from tests.prepare.world import OWN, World
 from xce.linux import syscalls
 from xce.linux.users import User
 from xce.model.claim import Ask, BindingState, Condition, Consumer, SharedAsk
+from xce.prepare import names
 
 pytestmark = pytest.mark.root
 
@@ -84,11 +85,23 @@ def test_c_dir_04_a_name_that_cannot_be_is_refused_before_anything_is_made(world
     assert world.leftovers() == []
 
 
+@pytest.mark.parametrize(
+    "world", [{"find_user": lambda name: User(name, 4700 + NAMES.index(name), 4711)}], indirect=True
+)
 def test_c_dir_04_users_with_odd_names_are_directories_too(world: World) -> None:
-    USERS["a/b"] = User("a/b", 4713, 4713)
-    world.bind(HOME, consumer=Consumer(name="j", user="a/b", job=".."))
-    assert tree(world)[:2] == ["a%2Fb", "a%2Fb/%2E."]
-    del USERS["a/b"]
+    """Each of them has one of his own, directly below the volume, and his name can be read back."""
+    good = [name for name in NAMES if not refused(name)]
+    for number, name in enumerate(good):
+        report = world.bind(HOME, binding=f"b{number}", consumer=Consumer(name="j", user=name, job=".."))
+        assert report.state is READY, (name, report.reason)
+    found = list((world.place / "shared").iterdir())
+    assert {names.decode(path.name): path.stat().st_uid for path in found} == {
+        name: 4700 + NAMES.index(name) for name in good
+    }
+    assert {tuple(os.listdir(path)) for path in found} == {("%2E.",)}
+    for number in range(len(good)):
+        world.release(f"b{number}")
+    assert tree(world) == []
 
 
 def test_a_directory_that_belongs_to_somebody_else_is_not_taken(world: World) -> None:
@@ -161,7 +174,7 @@ def test_c_dir_05_what_cannot_be_removed_is_named_and_tried_again(world: World, 
     bind_mount(tmp_path / "data", out / "mounted")
     waiting = world.release(report.binding)
     assert waiting.conditions == [Condition.BLOCKED]
-    assert f"{report.binding}/out/mounted: a file system is mounted on it" in waiting.note
+    assert waiting.note == f"{out}/mounted: a file system is mounted on it"
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["dir", "file"]
     syscalls.umount2(str(out / "mounted"), 0)
     world.executor.entries[report.binding].wake = time.monotonic()
@@ -219,7 +232,11 @@ def test_what_cannot_be_removed_in_time_does_not_keep_the_others(world: World, t
     now[0] += 3601
     world.until(lambda: not (world.place / "shared/alice/10").exists())
     assert inside.exists()
+    assert list(world.executor.unremoved.values()) == [f"{inside}: a file system is mounted on it"]
     syscalls.umount2(str(inside), 0)
+    world.ahead += 61
+    world.until(lambda: not inside.exists())
+    assert world.executor.unremoved == {}
 
 
 def test_directories_of_an_element_outlive_those_of_its_job(world: World) -> None:
