@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from xce.agent import claim_plan
+from xce.agent.claim_work import LOCAL
 from xce.agent.control import Operation, Reply
 from xce.agent.ends import Known
 from xce.linux.loop import Timer
@@ -82,8 +83,17 @@ class ClaimOperations:
 
     def _unknown(self, name: str) -> str:
         words = f"there is no binding, claim or consumer {name!r} on this host"
-        ended = next(iter(self._claims.ends.newest(name)), None)
-        return f"{words} any more: {_how(ended)}" if ended is not None and ended.over else words
+        for one in self._claims.ends.newest(name):
+            if one.over:
+                return f"{words} any more: {_how(one)}"
+            if note := self._waits(one.binding):
+                return f"{words} yet: binding {one.binding} has not begun: {note}"
+        return words
+
+    def _waits(self, binding: str) -> str:
+        """Why a binding that was ordered has not begun; ''."""
+        report = self._claims.holdings.reports.get(binding)
+        return report.note if report is not None and report.state is BindingState.PENDING else ""
 
     def _plan(self, request: Request, reply: Reply) -> None:
         if trouble := self._claims.trouble():
@@ -163,9 +173,8 @@ class ClaimOperations:
         if names:
             return f"{', '.join(names)} not ready"
         for one in self._claims.ends.newest(name):
-            report = self._claims.holdings.reports.get(one.binding)
-            if report is not None and report.state is BindingState.PENDING:
-                return f"{one.binding} not ready ({report.note})"
+            if note := self._waits(one.binding):
+                return f"{one.binding} not ready ({note})"
         return f"nobody has bound {name!r} here"
 
     def _until(
@@ -226,25 +235,38 @@ class ClaimOperations:
 
         def look(found: Documents, time_is_over: bool) -> bool:
             nonlocal meant
+            first = meant is None
             if meant is None:
                 meant = [one["binding"] for one in found if name in {one["binding"], one["consumer"]["name"]}]
-                self._release(meant)
                 if not meant and not self._has_ended(name):
                     reply({"error": f"there is no binding or consumer {name!r} on this host"})
                     return True
             left = {one["binding"]: one["note"] for one in found if one["binding"] in meant}
+            begun = {one["binding"] for one in found if one["phase"] == "releasing"}
+            self._release([one for one in left if one not in begun])  # again, if it could not be recorded
             if not left:
                 reply({"released": meant})
-            elif time_is_over:
-                reply(_left(left, seconds))
-            return time_is_over or not left
+            elif time_is_over and not (first and left.keys() - begun):
+                reply(self._left(left, begun, seconds))
+            else:
+                return False
+            return True
 
         return self._until(name, seconds, look, reply)
+
+    def _left(self, left: dict[str, str], begun: set[str], seconds: float) -> dict[str, Any]:
+        """Of bindings that are not released yet; no error where it has begun, and nobody has waited."""
+        if not seconds and left.keys() <= begun:
+            return {"releasing": list(left)}
+        words = f"{', '.join(left)} not released within {seconds:g} s"
+        unrecorded = self._claims.seen.unrecorded if left.keys() - begun else ""
+        why = "; ".join(dict.fromkeys(filter(None, [*left.values(), unrecorded])))
+        return {"error": f"{words}: {why}" if why else words, "releasing": sorted(begun)}
 
     def _release(self, bindings: list[str]) -> None:
         epoch = self._claims.newest_epoch
         for name in bindings:
-            self._claims.ordered(BindingRelease(epoch=epoch, op_id="local", binding=name))
+            self._claims.ordered(BindingRelease(epoch=epoch, op_id=LOCAL, binding=name))
 
     def _has_ended(self, name: str) -> bool:
         known = self._claims.ends.newest(name)
@@ -261,9 +283,12 @@ class ClaimOperations:
             reply({"error": trouble})
             return
         standing = dict(claims.holdings.standing)
+        said = {name: report.note for name, report in claims.holdings.reports.items() if report.note}
 
         def question(executor: "Executor") -> tuple[Documents, "Tombstone | None"]:
             found = list(_documents(executor, name, standing, variables=variables))
+            for one in found:  # an order that could not be recorded is known to the loop alone
+                one["note"] = one["note"] or said.get(one["binding"], "")
             return found, executor.journal.tombstone(name) if name and not found else None
 
         def answer(given: tuple[Documents, "Tombstone | None"]) -> None:
@@ -365,15 +390,6 @@ def _undoing(one: dict[str, Any]) -> str:
     if one["phase"] == "releasing":
         return "it is being released"
     return f"it failed: {one['reason']}"
-
-
-def _left(left: dict[str, str], seconds: float) -> dict[str, Any]:
-    """What is said of bindings that are not released yet; an error only if somebody has waited."""
-    if not seconds:
-        return {"releasing": list(left)}
-    words = f"{', '.join(left)} not released within {seconds:g} s"
-    why = "; ".join(filter(None, left.values()))
-    return {"error": f"{words}: {why}" if why else words, "releasing": list(left)}
 
 
 def _name(request: Request) -> str:

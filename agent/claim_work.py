@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from xce.model.claim import BindingState
+from xce.model.claim import BindingState, Condition
 from xce.model.instance import Instance
 from xce.model.message import BindingPrepare, BindingRelease, BindingReport
 
@@ -34,6 +34,8 @@ STALLED_S = 5.0
 """A turn takes a fraction of a second. Whoever is so long at one waits for the kernel."""
 WAITING = 10_000
 """Orders that may wait for the thread; the broker gives those that are dropped again."""
+LOCAL = "local"
+"""Id of an order that somebody on this host gives."""
 
 InstanceMap: TypeAlias = Mapping[str, Instance]
 Job: TypeAlias = Callable[["Executor"], Iterator[Any]]
@@ -276,13 +278,27 @@ def prepare(
 
 
 def release(executor: "Executor", order: BindingRelease) -> Iterator[Any]:
-    """An order to take one back."""
+    """An order to take one back. One of an older reign, or about what is not known yet, changes nothing."""
     from xce.prepare.execute import Refused  # noqa: PLC0415
     from xce.prepare.journal import NotRecorded  # noqa: PLC0415
 
-    # What cannot be recorded, or is of an older reign, changes nothing; the broker gives it again.
-    with contextlib.suppress(Refused, NotRecorded):
-        yield _told(executor, executor.release(op_id=order.op_id, epoch=order.epoch, binding=order.binding))
+    try:
+        report = executor.release(op_id=order.op_id, epoch=order.epoch, binding=order.binding)
+    except Refused:
+        return
+    except NotRecorded as error:
+        if order.op_id != LOCAL:  # the broker gives it again until it is on record
+            yield from _unreleased(executor, order.binding, str(error))
+        return
+    yield _told(executor, report)
+
+
+def _unreleased(executor: "Executor", binding: str, why: str) -> Iterator[Any]:
+    """What is to go stays as it is, and why."""
+    if (entry := executor.entries.get(binding)) is not None:
+        name, told, claim = _told(executor, executor.reports([entry])[0])
+        conditions = [*told.conditions, Condition.BLOCKED.value]
+        yield name, msgspec.structs.replace(told, conditions=conditions, note=why), claim
 
 
 def settle(executor: "Executor", known: Sequence[BindingPrepare], instances: InstanceMap) -> Iterator[Any]:
