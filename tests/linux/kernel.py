@@ -1,5 +1,6 @@
 """A loop and its reaper, driven by tests until something is true; a test's own groups and devices."""
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xce.linux import cgroup
+from xce.linux import cgroup, mountapi
 from xce.linux.loop import Loop
 from xce.linux.reaper import Reaper
 
@@ -64,3 +65,17 @@ def terminal() -> str:
     path = os.ttyname(slave)
     os.close(slave)
     return path
+
+
+@contextlib.contextmanager
+def in_place_of(path: str, file: Path) -> Iterator[None]:
+    """A file of ours is read where the kernel has one of its own. This process has mounts of its own."""
+    source, target = os.open(file, os.O_PATH), os.open(path, os.O_PATH)
+    tree = mountapi.clone(source)
+    mountapi.attach(tree, target)
+    for fd in (source, target, tree):
+        os.close(fd)
+    try:
+        yield
+    finally:
+        mountapi.unmount(path)

@@ -1,4 +1,4 @@
-"""C-GPU-03 and C-GPU-06, the halves of claims, with the real programs: a GPU of the case is claimed here.
+"""The halves of C-GPU-03, C-GPU-06 and C-DEV-02 that are about claims, with the real programs.
 
 There is none: the kernel's table of drivers is told to have NVIDIA's number, and nobody is behind it. An open
 that is denied gives EPERM; ENXIO means that it was not.
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.linux.kernel import in_place_of
+from tests.prepare import machine
 from tests.system.hardware import Rig
 from tests.system.harness import Site
 from tests.system.test_cases_hardware import uuid
 from tests.system.test_claims import bindings_of, ended, ready, run_in
 from xce.broker.client import BrokerRefused, Client
-from xce.linux import mountapi
 from xce.linux.cgroup import Cgroup
 from xce.model import message as m
 from xce.model.claim import Ask, Claim, Consumer, InstanceAsk
@@ -30,17 +31,12 @@ DENIED, NOBODY_BEHIND = "Operation not permitted", "No such device or address"
 
 
 @pytest.fixture(autouse=True)
-def nvidia(tmp_path: Path) -> Iterator[None]:
+def nvidia(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     """The driver is loaded, as far as the table says. This process has mounts of its own."""
     table = tmp_path / "devices"
-    table.write_text(DRIVERS)
-    source, target = os.open(table, os.O_PATH), os.open("/proc/devices", os.O_PATH)
-    tree = mountapi.clone(source)
-    mountapi.attach(tree, target)
-    for fd in (source, target, tree):
-        os.close(fd)
-    yield
-    mountapi.unmount("/proc/devices")
+    table.write_text(getattr(request, "param", DRIVERS))
+    with in_place_of("/proc/devices", table):
+        yield
 
 
 def node(site: Site, folder: Path, case: str) -> Rig:
@@ -80,6 +76,32 @@ def test_c_gpu_03_the_claim_opens_the_device_of_its_minor_and_no_other(site: Sit
         assert [rule for rule in rules if rule.startswith("c 195:")] == ["c 195:2 rw", "c 195:255 rw"]
         assert shown["variables"]["CUDA_VISIBLE_DEVICES"] == uuid("c", 0)
         assert shown["variables"]["NVIDIA_VISIBLE_DEVICES"] == uuid("c", 0)
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        ended(site, client, binding)
+
+
+@pytest.mark.parametrize(
+    ("nvidia", "uvm"),
+    [(machine.proc_devices("A"), 510), (machine.proc_devices("B"), 509)],
+    indirect=["nvidia"],
+    ids=["A", "B"],
+)
+def test_c_dev_02_the_filter_has_the_numbers_of_today_s_table(site: Site, tmp_path: Path, uvm: int) -> None:
+    """In B 510 is a stranger's."""
+    rig = node(site, tmp_path, "minor-swap")
+    site.until(lambda: len(rig.health()) == 4)
+    nodes = {}
+    for major, minor in ((195, 2), (509, 0), (510, 0)):
+        nodes[major] = str(tmp_path / f"device{major}")
+        os.mknod(nodes[major], 0o20666, os.makedev(major, minor))
+    with site.client() as client:
+        (binding,) = ready(client, place(client, "job", uuid("c", 0)))
+        opened = dict(zip(nodes, run_in(rig.node, "job", *nodes.values()), strict=True))
+        assert opened == {195: NOBODY_BEHIND, uvm: NOBODY_BEHIND, 1019 - uvm: DENIED}
+        (shown,) = rig.node.ask(op="claim", name="job")["bindings"]
+        (rules,) = (step["evidence"]["rules"] for step in shown["steps"] if "rules" in step["evidence"])
+        majors = {rule.split()[1].partition(":")[0] for rule in rules}
+        assert majors == {"*", "1", "195", str(uvm)}
         client.ask(m.ClaimRelease(id="", claim="job"))
         ended(site, client, binding)
 
