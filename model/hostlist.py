@@ -13,6 +13,7 @@ HOSTS = 100_000
 """Names from one range."""
 
 _PART = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"[0-9]{2,}-[0-9]|[0-9]-[0-9]{2,}")
 _ITEM = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12}))?")
 
 
@@ -38,6 +39,19 @@ def expand(text: str, limit: int = HOSTS) -> list[str]:
     _checked(names[0])
     _checked(max(names, key=len))
     return names
+
+
+def pattern_problem(pattern: str) -> str:
+    """'' if `pattern` (shell-style, as in keys and tokens) can be meant; otherwise what is wrong with it.
+
+    In a pattern brackets stand for one character: `node[01-16]` is node0, node1 and node6, and no range.
+    """
+    sets = _PART.findall(pattern)
+    if "[" in _PART.sub("", pattern) or "]" in _PART.sub("", pattern):
+        return f"host pattern {pattern!r}: brackets do not match"
+    if any(_RANGE.search(inside) for inside in sets):
+        return f"host pattern {pattern!r}: brackets stand for one character here; write node?? or node*"
+    return ""
 
 
 def _range(item: str) -> tuple[int, int, int]:

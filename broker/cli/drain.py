@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("host", nargs="*", help="names or ranges; none: list")
     made.add_argument("--reason", default="", help="for those who look later; needed to drain")
     made.add_argument("--end", action="store_true", help="end the drain instead")
-    json_option(made, "list as JSON")
+    json_option(made, "print JSON")
     return made
 
 
@@ -47,6 +47,10 @@ def _body(options: argparse.Namespace) -> int:
         raise UsageError("a drain needs a reason", "--reason 'why'")
     if options.end and not options.host:
         raise UsageError("which host's drain should end?")
+    if options.end and options.reason:
+        raise UsageError("the end of a drain takes no reason", "leave out --reason")
+    if options.reason and not options.host:
+        raise UsageError("which host?", "xce-broker drain HOST --reason 'why'")
     names = select.hosts(options.host)
     with connect(options) as client:
         if not names:
@@ -63,5 +67,8 @@ def _body(options: argparse.Namespace) -> int:
                 else HostDrain(id="", host=name, reason=options.reason)
             )
             what = "drain ended" if options.end else "drained"
-            print(f"host:{name} {what}, revision {client.ask(order).revision}")
+            revision = client.ask(order).revision
+            output.done(
+                f"host:{name} {what}, revision {revision}", as_json=options.json, host=name, revision=revision
+            )
     return GOOD

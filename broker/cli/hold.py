@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
             Example("xce-broker hold", "all holds"),
             Example("xce-broker hold pool:matlab --reason 'licence server moves' --label move", "place one"),
             Example("xce-broker hold --end pool:matlab", "end the only one there"),
+            Example("xce-broker hold --end pool:matlab --label move", "end the one with this label"),
             Example("xce-broker hold --end host:node17 --owner reporter:node_health", "end this one"),
         ],
     )
@@ -38,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--label", default="", help="what tells several holds of one owner apart")
     made.add_argument("--end", action="store_true", help="end a hold instead")
     made.add_argument("--owner", default="", help="whose hold to end; needed if there are several")
-    json_option(made, "list as JSON")
+    json_option(made, "print JSON")
     return made
 
 
@@ -53,20 +54,20 @@ def _body(options: argparse.Namespace) -> int:
             split_location(options.location)
         except ValueError as error:
             raise UsageError(str(error)) from error
-    elif options.end or options.reason:
+    elif options.end or options.reason or options.label or options.owner:
         raise UsageError("which location?", "host:NAME, group:NAME, pool:NAME or storage:NAME")
-    if options.location and not options.end and not options.reason:
-        raise UsageError("a hold needs a reason", "--reason 'why'")
+    _check_meaning(options)
     with connect(options) as client:
         if not options.location:
             _list(client, options)
         elif options.end:
-            _end(client, options.location, options.owner)
+            _end(client, options)
         else:
             done = client.ask(
                 HoldAdd(id="", location=options.location, reason=options.reason, label=options.label)
             )
-            print(f"{options.location} held, revision {done.revision}")
+            text = f"{options.location} held, revision {done.revision}"
+            output.done(text, as_json=options.json, location=options.location, revision=done.revision)
     return GOOD
 
 
@@ -80,16 +81,38 @@ def _list(client: Client, options: argparse.Namespace) -> None:
         output.table(("LOCATION", "OWNER", "REASON", "ENDS", "SINCE"), cells, none="no holds")
 
 
-def _end(client: Client, location: str, owner: str) -> None:
+def _check_meaning(options: argparse.Namespace) -> None:
+    """No option is passed over."""
+    if not options.location:
+        return
+    if options.end and options.reason:
+        raise UsageError("the end of a hold takes no reason", "leave out --reason")
+    if options.end and options.owner and options.label:
+        raise UsageError("--owner names a hold with its label", "leave out --label")
+    if not options.end and options.owner:
+        raise UsageError(
+            "a hold is owned by whoever places it", "leave out --owner; --label tells ours apart"
+        )
+    if not options.end and not options.reason:
+        raise UsageError("a hold needs a reason", "--reason 'why'")
 
-    if not owner:
-        view = client.snapshot([location]).locations.get(location)
-        owners = [hold.owner for hold in view.holds] if view else []
-        if view is None:
-            raise UsageError(f"there is no {location}", "xce-broker hold lists what is held")
-        if len(owners) != 1:
-            found = f"{len(owners)} holds" if owners else "no hold"
-            raise UsageError(f"{location} has {found}", f"--owner {' | '.join(owners)}" if owners else "")
-        owner = owners[0]
+
+def _end(client: Client, options: argparse.Namespace) -> None:
+    location, owner = options.location, options.owner or _only_owner(client, options.location, options.label)
     done = client.ask(HoldRelease(id="", location=location, owner=owner))
-    print(f"{location} no longer held by {owner}, revision {done.revision}")
+    text = f"{location} no longer held by {owner}, revision {done.revision}"
+    output.done(text, as_json=options.json, location=location, owner=owner, revision=done.revision)
+
+
+def _only_owner(client: Client, location: str, label: str) -> str:
+    """Whose hold is meant when nobody says so: that of the only one there is, or with this label."""
+    view = client.snapshot([location]).locations.get(location)
+    if view is None:
+        raise UsageError(f"there is no {location}", "xce-broker hold lists what is held")
+    owners = [hold.owner for hold in view.holds]
+    meant = [owner for owner in owners if not label or owner.endswith(f"/{label}")]
+    if len(meant) == 1:
+        return meant[0]
+    found = f"{len(meant)} holds" if meant else "no hold"
+    named = f" with the label {label}" if label else ""
+    raise UsageError(f"{location} has {found}{named}", f"--owner {' | '.join(owners)}" if owners else "")

@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from xce.broker.cli import COMMANDS, select
+from xce.broker.cli import COMMANDS, output, select
 from xce.broker.cli.connect import connect
-from xce.broker.cli.options import GOOD, Example, carry_out, connection, positive
+from xce.broker.cli.options import GOOD, Example, UsageError, carry_out, connection, json_option, positive
 from xce.broker.cli.options import parser as command_parser
 from xce.model.message import HostAdd, HostAdmit, HostRelease
 
@@ -52,6 +52,7 @@ def parser() -> argparse.ArgumentParser:
             )
         if verb == "release":
             under.add_argument("--reason", default="", help="for those who look later")
+        json_option(under, "print JSON")
     return made
 
 
@@ -62,6 +63,8 @@ def run(argv: Sequence[str]) -> int:
 
 def _body(options: argparse.Namespace) -> int:
     names = select.hosts(options.host)
+    if len(names) > 1 and options.verb == "add" and options.instance:
+        raise UsageError("--instance is the id of one host", "add the hosts one by one")
     with connect(options) as client:
         for name in names:
             match options.verb:
@@ -78,5 +81,7 @@ def _body(options: argparse.Namespace) -> int:
                     order = HostAdmit(id="", host=name)
                 case _:
                     order = HostRelease(id="", host=name, reason=options.reason)
-            print(f"host:{name} {options.verb}: done, revision {client.ask(order).revision}")
+            revision = client.ask(order).revision
+            text = f"host:{name} {options.verb}: done, revision {revision}"
+            output.done(text, as_json=options.json, host=name, revision=revision)
     return GOOD

@@ -19,6 +19,7 @@ from xce.broker.cli.options import (
     complain,
     connection,
     json_option,
+    patterns,
 )
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.cli.statedir import give_to_service, owner_of
@@ -88,6 +89,8 @@ def parser() -> argparse.ArgumentParser:
     revoke.add_argument("name", help="the key's name")
     revoke.add_argument("--reason", required=True, help="for those who look later")
     json_option(listing)
+    for verb in (new, add, revoke):
+        json_option(verb, "print JSON")
     for verb in (add, revoke, listing):
         connection(verb)
     return made
@@ -112,7 +115,7 @@ def _new(options: argparse.Namespace) -> int:
         raise UsageError("which role?", f"--role {'|'.join(Role)}")
     if options.hosts and options.role != Role.AGENT:
         raise UsageError("--hosts is for agents", "leave it out")
-    hosts = tuple(part.strip() for part in options.hosts.split(",") if part.strip())
+    hosts = patterns(options.hosts) if options.hosts else ()
     try:
         pair = keys.new(options.name, "broker" if is_broker else options.role, hosts)
     except ValueError as error:
@@ -125,6 +128,9 @@ def _new(options: argparse.Namespace) -> int:
     if is_broker and not options.directory:
         _make_keys_directory()
     _save(pair, secret, public)
+    if options.json:
+        output.json({"name": pair.name, "secret": str(secret), "public": str(public)})
+        return GOOD
     for path, what in ((secret, "secret: for the peer alone"), (public, "public")):
         print(f"{path}  mode {stat.S_IMODE(path.stat().st_mode):04o}  {what}")
     return GOOD
@@ -227,7 +233,10 @@ def _refuse_unannounced(following: Path) -> None:
 
 
 def _add(options: argparse.Namespace) -> int:
-    key = keys.load(options.file, secret=False)
+    try:
+        key = keys.load(options.file, secret=False)
+    except keys.KeyFileError as error:
+        raise UsageError(str(error), "FILE is the NAME.pub that xce-broker key new has written") from error
     if not key.role or key.role == "broker":
         raise UsageError(
             f"{options.file} is no peer's key", "make one with: xce-broker key new NAME --role ROLE"
@@ -235,20 +244,23 @@ def _add(options: argparse.Namespace) -> int:
     if options.offline:
         path = _directory(options) / f"{key.name}.pub"
         keys.save(keys.KeyPair(key.name, key.role, key.public, hosts=key.hosts), path)
-        print(f"{path}  accepted when the broker starts or reloads (systemctl reload xce-broker)")
+        text = f"{path}  accepted when the broker starts or reloads (systemctl reload xce-broker)"
+        output.done(text, as_json=options.json, name=key.name, path=str(path))
         return GOOD
     with connect(options) as client:
         done = client.ask(
             KeyAdd(id="", name=key.name, role=key.role, public=key.public.decode(), hosts=list(key.hosts))
         )
-    print(f"key {key.name} accepted as {key.role}, revision {done.revision}")
+    text = f"key {key.name} accepted as {key.role}, revision {done.revision}"
+    output.done(text, as_json=options.json, name=key.name, revision=done.revision)
     return GOOD
 
 
 def _revoke(options: argparse.Namespace) -> int:
     with connect(options) as client:
         done = client.ask(KeyRevoke(id="", name=options.name, reason=options.reason))
-    print(f"key {options.name} revoked, revision {done.revision}")
+    text = f"key {options.name} revoked, revision {done.revision}"
+    output.done(text, as_json=options.json, name=options.name, revision=done.revision)
     return GOOD
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from xce.broker.session import BrokerRefused, BrokerUnreachable
+from xce.model.hostlist import pattern_problem
 from xce.wire.keys import KeyFileError
 
 CONFIGURATION = Path("/etc/xce/broker.yaml")
@@ -100,6 +101,15 @@ def connection(made: argparse.ArgumentParser) -> None:
 def json_option(made: argparse.ArgumentParser, what: str = "print JSON instead of a table") -> None:
     """Add `--json`."""
     made.add_argument("--json", action="store_true", help=what)
+
+
+def patterns(text: str) -> tuple[str, ...]:
+    """Patterns of host names with commas between them; raises `UsageError` for one that fits no name."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    problems = [problem for pattern in found if (problem := pattern_problem(pattern))]
+    if problems or not found:
+        raise UsageError(problems[0] if problems else "--hosts names no host", "--hosts 'node1,gpu*'")
+    return found
 
 
 def positive(text: str) -> float:

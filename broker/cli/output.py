@@ -73,6 +73,14 @@ def json(thing: Any) -> None:
     print((msgspec.json.format(text, indent=2) if sys.stdout.isatty() else text).decode())
 
 
+def done(text: str, *, as_json: bool, **said: object) -> None:
+    """Say that an order was carried out: in words, or what a program wants of it."""
+    if as_json:
+        json(said)
+    else:
+        print(text)
+
+
 def aside(text: str) -> None:
     """Say something beside the output, on stderr."""
     print(human.printable(text), file=sys.stderr, flush=True)

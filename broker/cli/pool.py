@@ -3,9 +3,9 @@
 import argparse
 from collections.abc import Sequence
 
-from xce.broker.cli import COMMANDS
+from xce.broker.cli import COMMANDS, output
 from xce.broker.cli.connect import connect
-from xce.broker.cli.options import GOOD, Example, UsageError, carry_out, connection
+from xce.broker.cli.options import GOOD, Example, UsageError, carry_out, connection, json_option
 from xce.broker.cli.options import parser as command_parser
 from xce.model.message import PoolSet
 
@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--base", type=float, metavar="AMOUNT", help="what the pool has itself")
     verb.add_argument("--borrowed", type=float, metavar="AMOUNT", help="what it has from elsewhere")
     verb.add_argument("--op-id", default="", metavar="ID", help="same id, same answer, for retries")
+    json_option(verb, "print JSON")
     return made
 
 
@@ -56,5 +57,8 @@ def _body(options: argparse.Namespace) -> int:
                 borrowed=options.borrowed,
             )
         )
-    print(f"pool:{options.pool} {options.resource} set, revision {done.revision}")
+    text = f"pool:{options.pool} {options.resource} set, revision {done.revision}"
+    output.done(
+        text, as_json=options.json, pool=options.pool, resource=options.resource, revision=done.revision
+    )
     return GOOD

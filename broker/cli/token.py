@@ -16,6 +16,7 @@ from xce.broker.cli.options import (
     carry_out,
     connection,
     json_option,
+    patterns,
 )
 from xce.broker.cli.options import parser as command_parser
 from xce.model.message import KeyAdd, KeyRevoke, KeysRequest, KeyView
@@ -94,7 +95,7 @@ def lifetime(text: str) -> float:
 
 
 def _new(options: argparse.Namespace) -> int:
-    hosts = [part.strip() for part in options.hosts.split(",") if part.strip()]
+    hosts = list(patterns(options.hosts))
     seconds = lifetime(options.lifetime)
     broker, following = keys.load(options.broker_key, secret=False).public, _following(options.broker_key)
     name = f"token-{secrets.token_hex(4)}"

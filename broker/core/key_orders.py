@@ -13,6 +13,7 @@ from xce.broker.core.ledger import KeyRecord
 from xce.broker.core.situation import Caller, Refusal, Situation, check_reason
 from xce.model import fact as facts
 from xce.model import message as m
+from xce.model.hostlist import pattern_problem
 from xce.model.role import Role
 from xce.model.supply import name_problem
 
@@ -48,7 +49,7 @@ def key_problem(name: str, role: str, public: str, hosts: list[str]) -> str:
         return "the public key must be 40 characters of Z85"
     if any(not pattern or len(pattern) > 253 or not pattern.isprintable() for pattern in hosts):
         return "host patterns must be shell-style patterns"
-    return ""
+    return next((problem for pattern in hosts if (problem := pattern_problem(pattern))), "")
 
 
 def key_speaks_for(name: str, hosts: list[str], host: str) -> bool:

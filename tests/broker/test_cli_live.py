@@ -111,9 +111,54 @@ def test_holds_are_placed_listed_and_ended_by_owner(broker: LiveBroker, capsys: 
     assert owners == ["admin:root", "admin:root/move"]
     assert main(["hold", "--end", "pool:matlab", "--broker", broker.local.endpoint]) == 2
     assert "admin:root | admin:root/move" in capsys.readouterr().err
-    call(broker, capsys, "hold", "--end", "pool:matlab", "--owner", "admin:root/move")
-    call(broker, capsys, "hold", "--end", "pool:matlab")
+    ended = call_json(broker, capsys, "hold", "--end", "pool:matlab", "--label", "move")
+    assert ended["owner"] == "admin:root/move"
+    call(broker, capsys, "hold", "--end", "pool:matlab", "--owner", "admin:root")
     assert not [row for row in call_json(broker, capsys, "hold") if row["location"] == "pool:matlab"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("hold", "host:node1", "--reason", "x", "--owner", "me"), "owned by whoever places it"),
+        (("hold", "--end", "host:node1", "--reason", "x"), "takes no reason"),
+        (("hold", "--end", "host:node1", "--owner", "me/a", "--label", "a"), "with its label"),
+        (("hold", "--end", "host:node1", "--label", "a"), "no hold with the label a"),
+        (("hold", "--label", "a"), "which location?"),
+        (("drain", "--end", "node1", "--reason", "x"), "takes no reason"),
+        (("drain", "--reason", "x"), "which host?"),
+        (("host", "add", "cloud[1-2]", "--instance", "i-7"), "the id of one host"),
+    ],
+)
+def test_no_option_is_passed_over(
+    broker: LiveBroker, capsys: Output, arguments: tuple[str, ...], told: str
+) -> None:
+    """Who says `--owner` and is not told that it means nothing here believes that it was done."""
+    assert main([*arguments, "--broker", broker.local.endpoint]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_every_order_answers_in_json_too(broker: LiveBroker, capsys: Output, tmp_path: Path) -> None:
+    made = call_json(broker, capsys, "host", "add", "cloud7")
+    assert (made["host"], made["revision"] > 0) == ("cloud7", True)
+    assert call_json(broker, capsys, "drain", "cloud7", "--reason", "x")["host"] == "cloud7"
+    assert call_json(broker, capsys, "hold", "host:cloud7", "--reason", "x")["location"] == "host:cloud7"
+    assert call_json(broker, capsys, "pool", "set", "matlab", "lic", "--base", "10")["resource"] == "lic"
+    assert main(["key", "new", "one", "--role", "agent", "--directory", str(tmp_path), "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)
+    assert Path(files["secret"]).stat().st_mode & 0o777 == 0o600
+    assert call_json(broker, capsys, "key", "add", files["public"])["name"] == "one"
+    assert call_json(broker, capsys, "key", "revoke", "one", "--reason", "x")["revision"] > 0
+
+
+def test_a_key_file_that_cannot_be_added_is_told_with_what_was_wanted(
+    broker: LiveBroker, capsys: Output, tmp_path: Path
+) -> None:
+    assert main(["key", "add", str(tmp_path / "no.pub"), "--broker", broker.local.endpoint]) == 2
+    told = capsys.readouterr().err
+    assert "No such file" in told
+    assert "NAME.pub" in told
+    assert "--broker-key" not in told, "that is the way out where our own key is missing"
 
 
 def test_a_pools_amount_is_set_once_for_one_id(broker: LiveBroker, capsys: Output) -> None:

@@ -104,6 +104,9 @@ def test_without_a_broker_every_command_says_so_and_exits_3(
         (["key", "new", "me"], "which role?"),
         (["key", "new", "broker", "--role", "agent"], "has no role"),
         (["key", "new", "me", "--role", "admin", "--hosts", "a"], "--hosts is for agents"),
+        (["key", "new", "me", "--role", "agent", "--hosts", "a,n[01-16]"], "write node?? or node*"),
+        (["key", "new", "me", "--role", "agent", "--hosts", "n[1-"], "brackets do not match"),
+        (["key", "new", "me", "--role", "agent", "--hosts", ","], "--hosts names no host"),
         (["key", "new", "../me", "--role", "admin"], "letters, digits"),
     ],
 )

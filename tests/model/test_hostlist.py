@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xce.model.hostlist import expand
+from xce.model.hostlist import expand, pattern_problem
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,14 @@ def test_every_number_of_a_range_occurs_once_in_order(first: int, more: int, pad
     width = 6 if padded else 1
     names = expand(f"n[{first:0{width}d}-{first + more:0{width}d}]")
     assert names == [f"n{number:0{width}d}" for number in range(first, first + more + 1)]
+
+
+@pytest.mark.parametrize("pattern", ["node17", "node*", "gpu?", "n[1-3]", "n[!0]", "n[01]x[a-c]", "*"])
+def test_a_shell_style_pattern_is_one(pattern: str) -> None:
+    assert pattern_problem(pattern) == ""
+
+
+@pytest.mark.parametrize("pattern", ["node[01-16]", "n[1-10]", "n[1-3", "n1]", "n[1[2]"])
+def test_what_was_meant_as_a_range_is_no_pattern(pattern: str) -> None:
+    """`node[01-16]` as a pattern fits node0, node1 and node6, and not node16."""
+    assert pattern_problem(pattern).startswith(f"host pattern '{pattern}': brackets ")
