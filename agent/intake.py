@@ -189,7 +189,7 @@ class Intake:
             result.lines,
             self._context(name),
             fault=result.fault,
-            not_applicable=result.not_applicable,
+            not_applicable=_declined(result),
             names=self.node.table.names(name),
             promised=cage.expected(account.candidate.settings, self._assigned(name)),
         )
@@ -335,6 +335,13 @@ class Intake:
 def settings_file(candidate: Candidate) -> str:
     """Path of NAME.yaml."""
     return candidate.path + SETTINGS
+
+
+def _declined(result: RunResult) -> int:
+    """The status by which a run said that its names have no meaning here; 0 if it did not."""
+    if not result.not_applicable:
+        return 0
+    return result.exit.status if result.exit else contract.NOT_APPLICABLE
 
 
 def _interval(types: Types, name: str) -> float | None:

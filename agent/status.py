@@ -139,7 +139,7 @@ def troubles(document: Document, faults: Mapping[str, str]) -> list[str]:
 
 def _of_reporter(reporter: Document) -> list[str]:
     name = reporter["name"]
-    lines = [f"{name}: {reporter['cause']}"] if reporter["cause"] else []
+    lines = [f"{name}: {line}" for line in reporter["cause"].splitlines()]
     lines += [f"{name}: {line}" for line in reporter["warning"].splitlines()]
     told = reporter["cause"]
     for one in reporter["refused"][:8]:

@@ -138,17 +138,18 @@ def finish_run(
     context: Context,
     *,
     fault: str = "",
-    not_applicable: bool = False,
+    not_applicable: int = 0,
     names: Collection[str] = (),
     promised: Collection[str] = (),
 ) -> Outcome:
     """A one-shot run that is over. `fault`: why nothing of it counts ('' after status 0, see `fault_of`).
+    `not_applicable`: the status by which it said that its names have no meaning here.
 
     `names`: what the reporter has given before (`Table.names`); those that the run lacks become unknown.
     `promised`: what NAME.yaml says it will give; status 78 makes those not-applicable too.
     """
     if not_applicable:
-        absent = Absent(Presence.NOT_APPLICABLE, cause=f"the reporter ended with status {NOT_APPLICABLE}")
+        absent = Absent(Presence.NOT_APPLICABLE, cause=f"the reporter ended with status {not_applicable}")
         every = [name for name in (*names, *promised) if name in context.types]
         return Outcome(verdict=Verdict.NOT_APPLICABLE, silent=dict.fromkeys(every, absent), conditions=[])
     frames = [parse_line(line, number, context.limits) for number, line in enumerate(lines, 1)]

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from xce.model import message
+from xce.model.reporter import ReporterState
 from xce.reporters.frame import escape
 from xce.reporters.result import View
 
@@ -44,7 +45,7 @@ def view(reporter: "Reporter", now: float) -> View:
         path=shown.path,
         digest=reporter.candidate.digest,
         mode=shown.mode,
-        user=reporter.user,
+        user="" if reporter.state is ReporterState.REFUSED else reporter.user,
         interval=reporter.timing.interval,
         timeout=reporter.timing.timeout,
         ttl=reporter.timing.ttl,

@@ -71,7 +71,7 @@ def judge(
     fault = contract.fault_of(status=how.status, killed_by=how.signal, stderr=said)
     if candidate.settings.mode is not Mode.ONE_SHOT:
         mode = candidate.settings.mode.value
-        ended = fault or f"ended ({how}); a {mode} reporter goes on until it is told to end"
+        ended = fault or f"ended ({how}); with 'mode: {mode}' it goes on until it is told to end"
         return Verdict(Outcome.MISBEHAVED, ended)
     if how.signal:
         return Verdict(Outcome.MISBEHAVED, fault)

@@ -141,7 +141,10 @@ def _link(link: Status) -> str:
     text = f"{link['phase']} for {human.span(link['since_s'])}, {link['endpoint']}"
     if link["phase"] == "synced":
         return f"{text}, heard {human.ago(link['heard_s'])}"
-    return text
+    # Each try begins a phase anew: how long there has been no broker is in the answer that came last.
+    heard = "never heard" if link["heard_s"] is None else f"last heard {human.ago(link['heard_s'])}"
+    again = f", next try in {human.span(link['next_try_s'])}" if link["next_try_s"] is not None else ""
+    return f"{text}, {heard}{again}"
 
 
 def _presences(counts: dict[str, int]) -> str:

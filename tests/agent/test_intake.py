@@ -92,13 +92,16 @@ def test_a_failed_run_leaves_the_values_and_gives_the_cause_once_they_are_stale(
     assert gone == Absent(Presence.UNKNOWN, "exit status 3", 1)
 
 
-def test_status_78_makes_promised_and_given_names_not_applicable() -> None:
+@pytest.mark.parametrize("status", [78, 97])
+def test_a_reporter_that_declines_makes_promised_and_given_names_not_applicable(status: int) -> None:
+    """97 is an elim's; whoever looks for the reason must not look for a 78 in it."""
     desk = Desk(X, Y)
     desk.reporter("r", reports=["y"])
     assert isinstance(desk.node.table.readings()["y"], Absent)
     desk.run("r", '{"x": 1}')
-    desk.run("r", status=78, not_applicable=True)
+    desk.run("r", status=status, not_applicable=True)
     readings = desk.node.table.readings()
+    assert getattr(readings["x"], "cause", "") == f"the reporter ended with status {status}"
     assert {name: getattr(reading, "presence", None) for name, reading in readings.items()} == {
         "x": Presence.NOT_APPLICABLE,
         "y": Presence.NOT_APPLICABLE,

@@ -252,12 +252,13 @@ def test_a_failed_run_gives_nothing_and_still_shows_what_was_wrong_with_its_line
 
 
 def test_status_78_makes_all_declared_names_not_applicable() -> None:
-    outcome = finish_run([], NODE, not_applicable=True, names=["n"], promised=["gb", "undeclared"])
+    outcome = finish_run([], NODE, not_applicable=78, names=["n"], promised=["gb", "undeclared"])
     assert outcome.verdict is Verdict.NOT_APPLICABLE
     assert {name: absent.presence for name, absent in outcome.silent.items()} == {
         "n": Presence.NOT_APPLICABLE,
         "gb": Presence.NOT_APPLICABLE,
     }
+    assert outcome.silent["n"].cause == "the reporter ended with status 78"
     assert outcome.conditions == []
 
 

@@ -39,7 +39,7 @@ def test_one_that_ends_by_itself_is_backed_off(node: Node) -> None:
     node.script("short", "#!/bin/sh\necho '{}'\n", "mode: persistent\ninterval: 0.05\n")
     node.start(failures_to_quarantine=3)
     told = node.reaches("short", "quarantined")
-    cause = "ended (exit status 0); a persistent reporter goes on until it is told to end"
+    cause = "ended (exit status 0); with 'mode: persistent' it goes on until it is told to end"
     assert told.cause == f"failed 3 times in a row: {cause}"
     assert len(node.frames["short"]) == 3
 
@@ -61,6 +61,7 @@ def test_a_script_that_must_not_run_any_more_is_ended(node: Node) -> None:
     node.until(lambda: node.frames.get("stream"))
     path.chmod(0o777)
     assert "writable by everybody" in node.reaches("stream", "refused").cause
+    assert node.supervisor.views()[0].user == "", "it runs as nobody at all"
     node.until(lambda: not node.children())
     path.chmod(0o755)
     node.reaches("stream", "running")

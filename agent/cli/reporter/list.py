@@ -49,7 +49,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         one["user"],
         one["script"],
         one["path"],
-        one["cause"] or one["note"],
+        "; ".join((one["cause"] or one["note"]).splitlines()),
     )
 
 
