@@ -1,15 +1,20 @@
 """What every test can rely on: the markers of pyproject.toml mean what they say.
 
 `root` is skipped without root, `vm` unless `--vm` is given; both say so. Generated examples have no deadline
-each: on a machine that is busy with other things it would be the machine that is tested. They are the same in
-each run, so that a change is judged by what it changed; `XCE_TEST_FULL=1` looks for new ones.
+each: on a machine that is busy with other things it would be the machine that is tested. They are the same
+in each run, so that a change is judged by what it changed; `XCE_TEST_FULL=1` looks for new ones. What tests
+share says what it compared when it fails, as they do.
 """
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
 
+pytest.register_assert_rewrite(
+    *(f"tests.{room.name}" for room in Path(__file__).parent.iterdir() if room.is_dir())
+)
 hypothesis.settings.register_profile(
     "xce",
     deadline=None,

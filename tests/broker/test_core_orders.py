@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_core_values import LICENCES, pools_site
-from tests.broker.world import Agent, World, key_of, site
+from tests.broker.world import LICENCES, Agent, World, key_of, pools_site, site
 from xce.broker.core import access
 from xce.model import message as m
 from xce.model.role import Role

@@ -1,42 +1,18 @@
-"""Readings: what is taken, what is refused and how that shows, and when it turns stale."""
+"""Readings: what is taken, what is refused and how that shows, and when it turns stale; inventories."""
 
 import time
 from typing import Any
 
 import pytest
 
-from tests.broker.world import TYPES, Agent, World, key_of, site
+from tests.broker.world import TYPES, Agent, World, follow, joined, site
 from xce.model import message as m
-from xce.model.builtin_types import BUILTIN_TYPES
-from xce.model.configuration import BrokerFile, NewTypes
+from xce.model.configuration import BrokerFile
 from xce.model.instance import Instance, Inventory, reference
-from xce.model.resource import Kind, ResourceType, Scope
-from xce.model.site import Site
-from xce.model.supply import PoolAmount, Source
+from xce.model.resource import Kind, ResourceType
 from xce.model.value import Absent, Presence, digest
 
-LICENCES = {
-    "lic": ResourceType(name="lic", kind=Kind.NUMERIC, scope=Scope.POOL, reporter="lic1", minimum=0),
-    "slots": ResourceType(name="slots", kind=Kind.NUMERIC, scope=Scope.POOL),
-}
-
-
-def pools_site(**changes: Any) -> Site:
-    plain: dict[str, Any] = {
-        "types": {**BUILTIN_TYPES, **TYPES, **LICENCES},
-        "pools": {"matlab": {"lic": PoolAmount(base=12)}},
-    }
-    return site(**{**plain, **changes})
-
-
-def joined(**values: Any) -> tuple[World, Agent]:
-    world = World()
-    agent = Agent(world, "node1")
-    agent.join(**values)
-    return world, agent
-
-
-# -------------------------------------------------------------------------------------------------- taken
+# ------------------------------------------------------------------------------------------------------ taken
 
 
 def test_only_what_changed_is_told() -> None:
@@ -195,7 +171,7 @@ def test_conditions_of_reporters_hold_their_host_as_long_as_they_stand() -> None
     assert world.see("host:node1").holds == []
 
 
-# ----------------------------------------------------------------------------------------------- freshness
+# -------------------------------------------------------------------------------------------------- freshness
 
 
 def test_a_reading_that_is_not_refreshed_turns_stale_and_comes_back() -> None:
@@ -273,7 +249,7 @@ def test_ten_thousand_hosts_are_looked_over_in_a_moment() -> None:
     assert time.thread_time() - began < 0.05
 
 
-# ---------------------------------------------------------------------------------------------- resync
+# ----------------------------------------------------------------------------------------------------- resync
 
 
 def test_a_missing_tick_makes_the_broker_ask_for_everything_once() -> None:
@@ -295,7 +271,7 @@ def test_another_digest_makes_the_broker_ask_for_everything() -> None:
     assert [type(reply) for reply in agent.heartbeat(digest=digest({"probe": {"fan": 2}}))] == [m.Pulse]
 
 
-# --------------------------------------------------------------------------------------------- inventories
+# ------------------------------------------------------------------------------------------------ inventories
 
 
 def gpus(generation: int = 1, count: int = 2) -> Inventory:
@@ -327,168 +303,7 @@ def test_an_agent_that_comes_back_sends_only_inventories_that_are_new() -> None:
     assert world.see("host:node1").inventories == {}
 
 
-# --------------------------------------------------------------------------------------------------- types
-
-
-def test_a_new_type_is_admitted_told_to_all_and_usable() -> None:
-    world, agent = joined(fan=1)
-    other = Agent(world, "node2")
-    other.join(fan=1)
-    scratch = ResourceType(name="scratch", kind=Kind.NUMERIC, unit="MB")
-    answer = world.ask("node1", m.Declare(types={"scratch.yaml": [scratch]}))
-    assert world.got("node1", m.Declared)[-1].types == {"scratch": ""}
-    assert isinstance(answer, m.TypesNews)
-    assert scratch in world.got("node2", m.TypesNews)[-1].types
-    agent.report(scratch=5)
-    assert world.see("host:node1").values["scratch"] == 5
-    assert scratch.name in world.restart().broker.state.types.all
-
-
-def test_a_conflicting_type_is_refused_with_both_places() -> None:
-    world, _ = joined()
-    mine = ResourceType(name="fan", kind=Kind.STRING)
-    answer = world.ask("node1", m.Declare(types={"fan.yaml": [mine, TYPES["lab"]]}))
-    assert answer.types == {
-        "fan": "fan.yaml defines fan differently from resources.yaml or built in, which holds",
-        "lab": "",
-    }
-
-
-def test_two_nodes_that_declare_differently_at_the_same_time_do_not_both_win() -> None:
-    world, _ = joined()
-    Agent(world, "node2").join()
-    world.commits = False
-    world.say("node1", m.Declare(types={"x.yaml": [ResourceType(name="x", kind=Kind.NUMERIC)]}))
-    second = world.ask("node2", m.Declare(types={"x.yaml": [ResourceType(name="x", kind=Kind.STRING)]}))
-    assert "x.yaml of agent:node1" in second.types["x"]
-    assert world.got("node1", m.Declared) == [], "not before it is durable"
-    world.commit()
-    assert world.got("node1", m.Declared)[-1].types == {"x": ""}
-
-
-def test_new_types_can_be_refused_by_policy() -> None:
-    world = World(config=BrokerFile(new_types=NewTypes.REFUSE))
-    Agent(world, "node1").join()
-    answer = world.ask("node1", m.Declare(types={"x.yaml": [ResourceType(name="x", kind=Kind.NUMERIC)]}))
-    assert "does not know x" in answer.types["x"]
-
-
-def test_a_value_that_waited_for_its_type_is_taken_when_the_type_comes() -> None:
-    world, agent = joined(fan=1)
-    agent.report(later=5)
-    assert "later" not in world.see("host:node1").values
-    later = ResourceType(name="later", kind=Kind.NUMERIC)
-    world._take(world.broker.reload(site(types={**BUILTIN_TYPES, **TYPES, "later": later}), world.now))
-    world.turn()
-    assert world.see("host:node1").values == {"fan": 1, "later": 5}
-
-
-def test_a_type_that_leaves_the_files_takes_its_values_along() -> None:
-    world, _ = joined(fan=1, lab="a")
-    types = {name: kind for name, kind in TYPES.items() if name != "fan"}
-    world._take(world.broker.reload(site(types=types), world.now))
-    world.turn()
-    assert world.see("host:node1").values == {"lab": "a"}
-
-
-# --------------------------------------------------------------------------------------- external reporters
-
-
-class Reporter(Agent):
-    """An external reporter's half of the link."""
-
-    def __init__(self, world: World, name: str) -> None:
-        super().__init__(world, name)
-        world.peer(name, "reporter")
-
-    def hello(self, **changes: Any) -> Any:
-        return super().hello(role="reporter", **changes)
-
-
-def test_a_pools_value_comes_from_the_identity_that_its_type_names() -> None:
-    world = World(files=pools_site())
-    waiting = world.see("pool:matlab").values["lic"]
-    assert isinstance(waiting, Absent)
-    assert (waiting.presence, waiting.cause) == (
-        Presence.NEVER_SEEN,
-        "nothing heard from reporter lic1 yet",
-    )
-    reporter = Reporter(world, "lic1")
-    reporter.join(lic=7)
-    reporter.state(ttl_ms=20_000)
-    seen = world.see("pool:matlab")
-    assert (seen.values, list(seen.reporters)) == ({"lic": 7}, ["lic1/probe"])
-    world.wait(22)
-    assert isinstance(world.see("pool:matlab").values["lic"], Absent)
-    reporter.heartbeat(probe=0)
-    assert world.see("pool:matlab").values == {"lic": 7}
-    reporter.report(lic=None)
-    assert world.see("pool:matlab").values == {
-        "lic": waiting.__class__(waiting.presence, waiting.cause, None, 1_022_000)
-    }
-
-
-def test_a_server_that_is_down_is_unknown_and_not_zero() -> None:
-    """C-DIR-02, the broker's half."""
-    world = World(files=pools_site())
-    reporter = Reporter(world, "lic1")
-    reporter.join(lic=12)
-    reporter.state(ttl_ms=20_000)
-    reporter.state(state="backoff", cause="exit status 3: cannot connect", ttl_ms=20_000)
-    world.wait(22)
-    reading = world.see("pool:matlab").values["lic"]
-    assert isinstance(reading, Absent)
-    assert (reading.presence, reading.cause, reading.last) == (
-        Presence.UNKNOWN,
-        "exit status 3: cannot connect",
-        12,
-    )
-    reporter.report(lic=12)
-    assert world.see("pool:matlab").values == {"lic": 12}
-
-
-def test_others_may_not_report_a_pools_value() -> None:
-    world = World(files=pools_site())
-    Reporter(world, "lic2").join(lic=7)
-    assert isinstance(world.see("pool:matlab").values["lic"], Absent)
-    mine = world.ask("lic2", m.MineRequest(id="1")).location
-    assert mine.about["refused lic"] == "reporter lic1 is assigned to it (reporter: in its type)"
-    agent = Agent(world, "node1")
-    agent.join(lic=7)
-    assert world.see("host:node1").values == {}
-
-
-def test_a_name_with_a_location_goes_there_and_may_bring_it() -> None:
-    world = World(files=pools_site(pools={}))
-    reporter = Reporter(world, "lic1")
-    reporter.join(**{"lic": 4, "lic@pool:ansys": 3, "lic@host:node1": 5, "lic@nonsense": 6})
-    seen = world.see("pool:ansys")
-    assert (seen.source, seen.values) == (Source.REPORTER, {"lic": 3})
-    refused = world.ask("lic1", m.MineRequest(id="1")).location.about
-    assert refused["refused lic"] == "say lic@LOCATION: no location has it"
-    assert "does not belong at host:node1" in refused["refused lic@host:node1"]
-    assert "expected host:NAME" in refused["refused lic@nonsense"]
-    reporter.report(full=True, lic=4)
-    assert "pool:ansys" not in world.snapshot().locations, "it goes with its last value"
-
-
-def test_an_external_reporters_digest_covers_what_it_said() -> None:
-    world = World(files=pools_site())
-    reporter = Reporter(world, "lic1")
-    reporter.join(lic=4, nonsense=1)
-    replies = reporter.heartbeat(digest=digest({"probe": {"lic": 4, "nonsense": 1}}))
-    assert [type(reply) for reply in replies] == [m.Pulse]
-
-
-def test_a_second_external_reporter_of_an_identity_is_refused() -> None:
-    world = World(files=pools_site())
-    Reporter(world, "lic1").join(lic=4)
-    world.connect("other", key_of("reporter-lic1"))
-    hello = m.Hello(protocol=m.PROTOCOL, role="reporter", name="lic1", nonce="n2")
-    assert world.ask("other", hello).code == "duplicate"
-
-
-# ---------------------------------------------------------------------------------------------------- mine
+# ------------------------------------------------------------------------------------------------------- mine
 
 
 def test_an_agent_sees_what_the_broker_holds_of_it() -> None:
@@ -498,12 +313,3 @@ def test_an_agent_sees_what_the_broker_holds_of_it() -> None:
     mine = world.ask("node1", m.MineRequest(id="1"))
     assert mine.location.values == {"fan": 1}
     assert (mine.location.origins, mine.location.ages_ms) == ({"fan": "probe"}, {"probe": 2000})
-
-
-def follow(world: World, name: str = "watcher") -> str:
-    """A controller that follows everything from now on."""
-    peer = world.peer(name, "controller")
-    world.turn()
-    since = world.broker.state.changes.position()
-    world.ask(peer, m.WatchRequest(id="w", since=since, credit=1000))
-    return name

@@ -17,8 +17,9 @@ from xce.model import message as m
 from xce.model.builtin_types import BUILTIN_TYPES
 from xce.model.configuration import BrokerFile
 from xce.model.fact import Fact, KeyAdded
-from xce.model.resource import Kind, ResourceType
+from xce.model.resource import Kind, ResourceType, Scope
 from xce.model.site import Site
+from xce.model.supply import PoolAmount
 from xce.model.value import Reading
 from xce.wire import codec
 
@@ -30,6 +31,10 @@ TYPES = {
     "tags": ResourceType(name="tags", kind=Kind.STRING_SET),
     "ok": ResourceType(name="ok", kind=Kind.BOOLEAN),
     "rack": ResourceType(name="rack", kind=Kind.STRING, reporter="static"),
+}
+LICENCES = {
+    "lic": ResourceType(name="lic", kind=Kind.NUMERIC, scope=Scope.POOL, reporter="lic1", minimum=0),
+    "slots": ResourceType(name="slots", kind=Kind.NUMERIC, scope=Scope.POOL),
 }
 
 
@@ -43,6 +48,15 @@ def site(**changes: Any) -> Site:
         "pools": {},
     }
     return Site(**{**plain, **changes})
+
+
+def pools_site(**changes: Any) -> Site:
+    """The same with a pool of licences."""
+    plain: dict[str, Any] = {
+        "types": {**BUILTIN_TYPES, **TYPES, **LICENCES},
+        "pools": {"matlab": {"lic": PoolAmount(base=12)}},
+    }
+    return site(**{**plain, **changes})
 
 
 def key_of(name: str) -> str:
@@ -296,3 +310,39 @@ class Agent:
         plain = {"state": "waiting", "ttl_ms": 40_000}
         state = m.ReporterState(**{**plain, **fields})
         self.world.say(self.peer, m.ReporterNews(reporters={reporter: state}))
+
+
+def joined(**values: Any) -> tuple[World, Agent]:
+    """A core with one host that has reported this."""
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(**values)
+    return world, agent
+
+
+def follow(world: World, name: str = "watcher") -> str:
+    """A controller that follows everything from now on."""
+    peer = world.peer(name, "controller")
+    world.turn()
+    since = world.broker.state.changes.position()
+    world.ask(peer, m.WatchRequest(id="w", since=since, credit=1000))
+    return name
+
+
+def caught_up(world: World, watcher: str, mirror: Mirror, start: int) -> Mirror:
+    """The mirror with every delta that its watcher got since `start`."""
+    for delta in world.inbox(watcher)[start:]:
+        if isinstance(delta, m.Delta):
+            mirror.apply(delta)
+    return mirror
+
+
+def same(mirror: Mirror, snapshot: Mirror) -> None:
+    """What one holds is what the other holds, field by field."""
+    assert mirror.locations == snapshot.locations
+    assert (mirror.claims, mirror.bindings) == (snapshot.claims, snapshot.bindings)
+    assert (mirror.position, mirror.revision, mirror.types) == (
+        snapshot.position,
+        snapshot.revision,
+        snapshot.types,
+    )

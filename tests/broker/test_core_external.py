@@ -1,0 +1,102 @@
+"""Reporters off the hosts: values of pools, and who may say them."""
+
+from typing import Any
+
+from tests.broker.world import Agent, World, key_of, pools_site
+from xce.model import message as m
+from xce.model.supply import Source
+from xce.model.value import Absent, Presence, digest
+
+
+class Reporter(Agent):
+    """An external reporter's half of the link."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        world.peer(name, "reporter")
+
+    def hello(self, **changes: Any) -> Any:
+        return super().hello(role="reporter", **changes)
+
+
+def test_a_pools_value_comes_from_the_identity_that_its_type_names() -> None:
+    world = World(files=pools_site())
+    waiting = world.see("pool:matlab").values["lic"]
+    assert isinstance(waiting, Absent)
+    assert (waiting.presence, waiting.cause) == (
+        Presence.NEVER_SEEN,
+        "nothing heard from reporter lic1 yet",
+    )
+    reporter = Reporter(world, "lic1")
+    reporter.join(lic=7)
+    reporter.state(ttl_ms=20_000)
+    seen = world.see("pool:matlab")
+    assert (seen.values, list(seen.reporters)) == ({"lic": 7}, ["lic1/probe"])
+    world.wait(22)
+    assert isinstance(world.see("pool:matlab").values["lic"], Absent)
+    reporter.heartbeat(probe=0)
+    assert world.see("pool:matlab").values == {"lic": 7}
+    reporter.report(lic=None)
+    assert world.see("pool:matlab").values == {
+        "lic": waiting.__class__(waiting.presence, waiting.cause, None, 1_022_000)
+    }
+
+
+def test_a_server_that_is_down_is_unknown_and_not_zero() -> None:
+    """C-DIR-02, the broker's half."""
+    world = World(files=pools_site())
+    reporter = Reporter(world, "lic1")
+    reporter.join(lic=12)
+    reporter.state(ttl_ms=20_000)
+    reporter.state(state="backoff", cause="exit status 3: cannot connect", ttl_ms=20_000)
+    world.wait(22)
+    reading = world.see("pool:matlab").values["lic"]
+    assert isinstance(reading, Absent)
+    assert (reading.presence, reading.cause, reading.last) == (
+        Presence.UNKNOWN,
+        "exit status 3: cannot connect",
+        12,
+    )
+    reporter.report(lic=12)
+    assert world.see("pool:matlab").values == {"lic": 12}
+
+
+def test_others_may_not_report_a_pools_value() -> None:
+    world = World(files=pools_site())
+    Reporter(world, "lic2").join(lic=7)
+    assert isinstance(world.see("pool:matlab").values["lic"], Absent)
+    mine = world.ask("lic2", m.MineRequest(id="1")).location
+    assert mine.about["refused lic"] == "reporter lic1 is assigned to it (reporter: in its type)"
+    agent = Agent(world, "node1")
+    agent.join(lic=7)
+    assert world.see("host:node1").values == {}
+
+
+def test_a_name_with_a_location_goes_there_and_may_bring_it() -> None:
+    world = World(files=pools_site(pools={}))
+    reporter = Reporter(world, "lic1")
+    reporter.join(**{"lic": 4, "lic@pool:ansys": 3, "lic@host:node1": 5, "lic@nonsense": 6})
+    seen = world.see("pool:ansys")
+    assert (seen.source, seen.values) == (Source.REPORTER, {"lic": 3})
+    refused = world.ask("lic1", m.MineRequest(id="1")).location.about
+    assert refused["refused lic"] == "say lic@LOCATION: no location has it"
+    assert "does not belong at host:node1" in refused["refused lic@host:node1"]
+    assert "expected host:NAME" in refused["refused lic@nonsense"]
+    reporter.report(full=True, lic=4)
+    assert "pool:ansys" not in world.snapshot().locations, "it goes with its last value"
+
+
+def test_an_external_reporters_digest_covers_what_it_said() -> None:
+    world = World(files=pools_site())
+    reporter = Reporter(world, "lic1")
+    reporter.join(lic=4, nonsense=1)
+    replies = reporter.heartbeat(digest=digest({"probe": {"lic": 4, "nonsense": 1}}))
+    assert [type(reply) for reply in replies] == [m.Pulse]
+
+
+def test_a_second_external_reporter_of_an_identity_is_refused() -> None:
+    world = World(files=pools_site())
+    Reporter(world, "lic1").join(lic=4)
+    world.connect("other", key_of("reporter-lic1"))
+    hello = m.Hello(protocol=m.PROTOCOL, role="reporter", name="lic1", nonce="n2")
+    assert world.ask("other", hello).code == "duplicate"
