@@ -27,26 +27,25 @@ class _Undecoded(LocationView, frozen=True, kw_only=True, omit_defaults=True, gc
     about: msgspec.Raw = _NOTHING  # type: ignore[assignment]
 
 
+def _read_late(name: str, kind: Any) -> Any:
+    """A property that hides the field of this name and decodes it when it is read first."""
+    place: Any = vars(LocationView)[name]
+
+    def read(view: LocationView) -> Any:
+        held = place.__get__(view)
+        if held.__class__ is msgspec.Raw:
+            held = _decoded(held, kind)
+            place.__set__(view, held)
+        return held
+
+    return property(read)
+
+
 class ArrivedView(_Undecoded, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A `LocationView` for all who read it. To be encoded it is made `whole`."""
 
-    @property  # type: ignore[misc]
-    def reporters(self) -> dict[str, ReporterState]:  # type: ignore[override]
-        """States of the reporters, decoded when they are read first."""
-        held = _reporters.__get__(self)
-        if held.__class__ is msgspec.Raw:
-            held = _decoded(held, dict[str, ReporterState])
-            _reporters.__set__(self, held)
-        return held  # type: ignore[no-any-return]
-
-    @property  # type: ignore[misc]
-    def about(self) -> dict[str, str]:  # type: ignore[override]
-        """What is known about the location, decoded when it is read first."""
-        held = _about.__get__(self)
-        if held.__class__ is msgspec.Raw:
-            held = _decoded(held, dict[str, str])
-            _about.__set__(self, held)
-        return held  # type: ignore[no-any-return]
+    reporters = _read_late("reporters", dict[str, ReporterState])
+    about = _read_late("about", dict[str, str])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LocationView):
@@ -57,11 +56,6 @@ class ArrivedView(_Undecoded, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     def __repr__(self) -> str:
         return repr(whole(self))
-
-
-_reporters: Any = vars(LocationView)["reporters"]
-_about: Any = vars(LocationView)["about"]
-"""The places of the two fields, which `ArrivedView` hides."""
 
 
 class _ArrivedPart(SnapshotPart, frozen=True, kw_only=True, tag="snapshot.part"):

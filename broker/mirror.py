@@ -45,8 +45,9 @@ class Mirror:
         self.taken_at = begin.taken_at
         self.quality: Quality = begin.quality
         """Of the snapshot; deltas do not change it."""
-        self._begin = begin
-        self._types: dict[str, ResourceType] | None = None
+        self._begin: SnapshotBegin | None = begin
+        """Holds the types as they came, until they are read or replaced."""
+        self._types: dict[str, ResourceType] = {}
         self.locations: dict[str, LocationView] = {}
         """To be read; to be encoded as JSON by way of `whole`."""
         self.claims: dict[str, ClaimView] = {}
@@ -62,8 +63,9 @@ class Mirror:
     @property
     def types(self) -> dict[str, ResourceType]:
         """All types that hold at `position`."""
-        if self._types is None:
-            self._types = {kind.name: kind for kind in arrived.types_of(self._begin)}
+        if (begin := self._begin) is not None:
+            self._types = {kind.name: kind for kind in arrived.types_of(begin)}
+            self._begin = None
         return self._types
 
     def part(self, message: SnapshotPart) -> None:
@@ -104,7 +106,7 @@ class Mirror:
             locations.pop(key, None)
         locations.update(changed)
         if delta.types is not None:
-            self._types = {kind.name: kind for kind in delta.types}
+            self._types, self._begin = {kind.name: kind for kind in delta.types}, None
         replace_views(self.claims, delta.claims)
         replace_views(self.bindings, delta.bindings)
         self.position, self.revision, self.broker_ms = there, delta.revision, delta.broker_ms
