@@ -141,7 +141,7 @@ def test_a_journal_that_cannot_be_written_is_a_fault_of_the_node_until_it_can(
         kernel.until(lambda: "cannot record intent: no space" in node.claims.seen.unrecorded)
         assert "no space" in node.until("b1", BindingState.PENDING).note
         disk.free()
-        kernel.until(lambda: node.claims.seen.unrecorded == "", within=8)
+        kernel.until(lambda: node.claims.seen.unrecorded == "")
         node.claims.ordered(node.prepare("b1"))
         node.until("b1", READY)
         node.release("b1")

@@ -122,7 +122,7 @@ class MortalSite:
 
     def seen(self) -> m.Claims:
         self.revive()
-        with Client(self.broker.local, timeout=2) as client:
+        with Client(self.broker.local) as client:
             return client.ask(m.ClaimsRequest(id=""))
 
     def settled(self) -> bool:
@@ -149,7 +149,7 @@ class MortalSite:
 
     def come_back(self) -> None:
         def there() -> bool:
-            with Client(self.broker.local, timeout=2) as client:
+            with Client(self.broker.local) as client:
                 seen = client.snapshot().locations
             return all(
                 (view := seen.get(f"host:{name}")) and view.state == "available" and view.inventories

@@ -150,7 +150,7 @@ class Host:
         self._clean()
 
     def _clean(self) -> None:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + WITHIN_S
         while self._group.exists() and time.monotonic() < deadline:
             for directory in sorted(self._group.glob("**/"), reverse=True):
                 with contextlib.suppress(OSError):

@@ -158,7 +158,7 @@ def test_signals_arrive_in_the_loop(loop: Loop) -> None:
     loop.on_signal(signal.SIGUSR2, lambda: got.append("usr2"))
     # To this thread: another, left by some test before, would take it from the process and end the whole run.
     signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not got and time.monotonic() < deadline:
         loop.turn(0.1)
     assert got == ["usr2"]
@@ -174,7 +174,7 @@ def test_signals_that_another_thread_takes_arrive_all_the_same(loop: Loop) -> No
         loop.on_signal(signal.SIGUSR1, lambda: got.append("usr1"))
         for count in range(1, 20):
             os.kill(os.getpid(), signal.SIGUSR1)
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 20
             while len(got) < count:
                 assert time.monotonic() < deadline, f"signal {count} was lost"
                 loop.turn(0.5)
@@ -187,7 +187,7 @@ def test_waiting_ends_at_the_next_timer(loop: Loop) -> None:
     begin = time.monotonic()
     loop.call_later(0.05, loop.stop)
     loop.run()
-    assert 0.04 < time.monotonic() - begin < 2
+    assert 0.04 < time.monotonic() - begin < 20
 
 
 def test_a_stop_before_the_run_is_not_lost(loop: Loop) -> None:

@@ -40,7 +40,7 @@ def test_whoever_waits_for_a_plugin_is_woken_by_its_answer_and_does_not_look_mea
     csi.until(lambda: "stage of volume vol1 since" in csi.report(binding.id).note)
     assert csi.executor.entries[binding.id].wake > csi.node.clock() + 1
     assert select.select([csi.node.csi.fileno()], [], [], 10)[0]
-    csi.until(lambda: csi.report(binding.id).state is READY, within=2)
+    csi.until(lambda: csi.report(binding.id).state is READY)
     gone(csi, binding.id)
 
 

@@ -129,7 +129,7 @@ def test_c_csi_04_a_mount_that_became_writable_is_made_read_only_again(world: Wo
     report = world.bind(Ask(mounts=[MountAsk(name="data", source="fixed")]))
     point = point_of(world, report.binding)
     subprocess.run(["mount", "-o", "remount,bind,rw", point], check=True)
-    world.until(lambda: "ro" in entries(point)[0].options.split(","), within=1)
+    world.until(lambda: "ro" in entries(point)[0].options.split(","))
     assert world.report(report.binding).conditions == []
 
 
@@ -152,7 +152,7 @@ def test_a_mount_that_vanished_is_put_back(world: World) -> None:
     report = world.bind(DATA)
     point = point_of(world, report.binding)
     syscalls.umount2(point, 0)
-    world.until(lambda: entries(point), within=1)
+    world.until(lambda: entries(point))
     assert Path(point, "file").read_text() == "data"
     assert world.report(report.binding).conditions == []
 
@@ -161,7 +161,7 @@ def test_something_mounted_over_it_is_told_and_left_alone(world: World, tmp_path
     report = world.bind(DATA)
     point = point_of(world, report.binding)
     bind_mount(tmp_path / "shared", Path(point))
-    world.until(lambda: world.report(report.binding).conditions == [Condition.DEGRADED], within=1)
+    world.until(lambda: world.report(report.binding).conditions == [Condition.DEGRADED])
     assert f"something else is mounted over {point}" in world.report(report.binding).note
     waiting = world.release(report.binding)
     assert "another mount" in waiting.note
@@ -207,7 +207,7 @@ def test_scratch_on_disk_that_was_taken_off_comes_back_with_what_is_in_it(world:
     point = point_of(world, report.binding, "scratch")
     Path(point, "result").write_text("precious")
     syscalls.umount2(point, 0)
-    world.until(lambda: entries(point), within=5)
+    world.until(lambda: entries(point))
     assert Path(point, "result").read_text() == "precious"
 
 

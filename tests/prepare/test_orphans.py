@@ -82,7 +82,7 @@ def test_orphans_are_cleaned_where_the_admin_wants_it_and_nothing_else_is(
         return not world.executor.orphans and not Path(world.settings.directory, "b99").exists()
 
     world.until(clean)
-    assert process.wait(5) == -9
+    assert process.wait(20) == -9
     assert not os.path.exists(f"{world.group.path}/xce-consumer-lost")
     assert (tmp_path / "data/file").read_text() == "data"
     assert os.path.exists(f"{world.group.path}/somebody")

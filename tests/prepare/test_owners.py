@@ -69,7 +69,7 @@ def test_an_agent_that_cleans_leaves_alone_what_another_one_on_the_host_has(
     world.executor.check()
     assert world.report(report.binding).conditions == []
     world.release(report.binding)
-    job.wait(5)
+    job.wait(20)
 
 
 @pytest.mark.parametrize("what", ["group", "cdi", "scratch"])
@@ -92,7 +92,7 @@ def test_what_another_agent_has_under_the_same_name_is_neither_taken_nor_ended_n
     world.executor.check()
     assert world.report(ours.binding).conditions == []
     assert world.release("b7").state is BindingState.RELEASED
-    job.wait(5)
+    job.wait(20)
 
 
 @pytest.mark.parametrize("what", ["directory", "cgroup"])
@@ -109,7 +109,7 @@ def test_what_was_made_before_a_setting_became_another_is_ours_until_it_has_gone
     world.executor.check()
     assert world.report(report.binding).conditions == []
     assert world.release(report.binding).state is BindingState.RELEASED
-    job.wait(5)
+    job.wait(20)
     assert [*world.group.children(), *Path(world.place, "scratch").iterdir()] == [later]
     assert not Path(directory, report.binding).exists()
     world.restart()

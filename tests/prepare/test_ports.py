@@ -172,10 +172,10 @@ def test_whoever_takes_a_port_that_is_a_claims_is_named_and_the_claim_is_degrade
         world.executor.check()
         assert world.report(report.binding).conditions == [], "it is its consumer's"
     with listener(list, free, kind, listens=listens) as pid:
-        world.until(lambda: world.report(report.binding).conditions == [Condition.DEGRADED], within=2)
+        world.until(lambda: world.report(report.binding).conditions == [Condition.DEGRADED])
         note = world.report(report.binding).note
         assert note.startswith(f"port {free} is used by another than its consumer: pid {pid} (python"), note
-    world.until(lambda: world.report(report.binding).conditions == [], within=2)
+    world.until(lambda: world.report(report.binding).conditions == [])
 
 
 CROWD = 300

@@ -218,7 +218,7 @@ class World:
         self.executor.settle(known, self.instances)
         self.until(lambda: not self.executor.recovering)
 
-    def settled(self, binding: str, within: float = 10) -> Report:
+    def settled(self, binding: str, within: float = 30) -> Report:
         """Work until the binding is ready, has ended, or is blocked."""
 
         def is_settled() -> Report | None:
@@ -233,7 +233,7 @@ class World:
         self.until(lambda: self.report(binding).state in STEADY, within)
         return self.report(binding)
 
-    def until(self, condition: Callable[[], Any], within: float = 10) -> Any:
+    def until(self, condition: Callable[[], Any], within: float = 30) -> Any:
         """Work until `condition` gives something."""
         deadline = time.monotonic() + within
         while not (found := condition()):

@@ -74,7 +74,7 @@ class Program:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def stop(self, within_s: float = 10.0) -> int:
+    def stop(self, within_s: float = WITHIN_S) -> int:
         """Ask it to end; its exit status."""
         if self.running():
             self.signal(signal.SIGTERM)
@@ -86,7 +86,7 @@ class Program:
             self.signal(signal.SIGKILL)
             self.ended()
 
-    def ended(self, within_s: float = 10.0) -> int:
+    def ended(self, within_s: float = WITHIN_S) -> int:
         """Wait for its end; its exit status."""
         assert self.process is not None
         try:
@@ -351,7 +351,7 @@ class Site:
         left = self.cgroup.pids() if self.cgroup else []
         if self.cgroup:
             self.cgroup.kill()
-            deadline = time.monotonic() + 2
+            deadline = time.monotonic() + WITHIN_S
             while not self.cgroup.remove() and time.monotonic() < deadline:
                 time.sleep(0.01)
         assert not left, f"processes {left} outlived their agents"

@@ -292,4 +292,4 @@ def test_c_dir_02_a_licence_server_that_is_down_is_unknown_and_not_zero(
             assert reading.presence is Presence.UNKNOWN
             assert reading.cause == status["cause"] == "exit status 3: no answer from licence server"
         state.write_text("up")
-        site.until(lambda: site.value("node1", "lic_free") == 12, within_s=5)
+        site.until(lambda: site.value("node1", "lic_free") == 12)

@@ -69,7 +69,7 @@ def test_a_call_that_hangs_is_told_ended_and_ends_with_the_fault(site: Site, has
     site.until(lambda: hasty.health() == UNKNOWN)
     begun = time.monotonic()
     hasty.node.status()
-    assert time.monotonic() - begun < 1, "the agent itself answers"
+    assert time.monotonic() - begun < 10, "the agent itself answers"
     hasty.orders()
     hasty.node.command("reporter", "reset", "discovery")
     site.until(lambda: hasty.health() == WELL)
@@ -170,7 +170,7 @@ def test_a_library_that_hangs_is_released_by_the_end_of_its_process(site: Site, 
 def test_the_probe_leaves_with_its_agent(site: Site, rig: Rig) -> None:
     pid = rig.probe()["pid"]
     rig.node.kill()
-    site.until(lambda: over(pid), within_s=5)
+    site.until(lambda: over(pid))
 
 
 def test_a_host_without_what_it_should_have_is_held_until_it_fits(site: Site, tmp_path: Path) -> None:

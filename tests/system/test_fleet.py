@@ -3,6 +3,7 @@
 import itertools
 import re
 import resource
+import statistics
 import time
 
 import pytest
@@ -31,7 +32,7 @@ def test_a_small_fleet_is_known_with_values_and_leaves_with_goodbye(site: Site) 
     assert [hosts[f"host:small{number}"].state for number in (1, 20)] == ["available"] * 2
     assert hosts["host:small7"].values["type"] == "simulated type"
     assert fleet.stop() == 0
-    site.until(lambda: site.snapshot().locations["host:small1"].state == "lost", within_s=10)
+    site.until(lambda: site.snapshot().locations["host:small1"].state == "lost")
 
 
 def test_hosts_of_a_fleet_have_the_devices_of_the_machines_that_were_named(site: Site) -> None:
@@ -64,22 +65,23 @@ def test_two_thousand_come_back_spread_after_a_restart_of_the_broker(site: Site)
     site.broker.kill()
     site.until(lambda: linked(fleet) == 0, within_s=30)
     site.broker.start()
-    slowest, began = 0.0, time.monotonic()
+    took, began = list[float](), time.monotonic()
     seen = [(began, 0)]
     while linked(fleet) < MANY:
         assert time.monotonic() - began < 60, site.broker.tail()
         asked = time.monotonic()
         with site.client() as client:
             client.ask(StatusRequest(id=""))
-        slowest = max(slowest, time.monotonic() - asked)
+        took.append(time.monotonic() - asked)
         time.sleep(max(0.0, 1 - (time.monotonic() - asked)))
         seen.append((time.monotonic(), linked(fleet)))
     arrivals = [
         int((many - few) / max(1.0, at - before)) for (before, few), (at, many) in itertools.pairwise(seen)
     ]
     print(
-        f"back within {time.monotonic() - began:.1f} s, slowest status {slowest:.2f} s, a second: {arrivals}"
+        f"back within {time.monotonic() - began:.1f} s, slowest status {max(took):.2f} s, "
+        f"a second: {arrivals}"
     )
     assert max(arrivals) <= MANY / 3, "a quarter is right; on a busy machine some come late, with others"
-    assert slowest < 1 * 5
+    assert statistics.median(took) < 5, "how quick it is, not how busy the machine"
     assert site.broker.running()

@@ -102,7 +102,7 @@ def test_killed_at_random_under_load_nothing_answered_is_lost_and_nothing_is_lef
         site.until(lambda: _agree(watch, client), within_s=20, every_s=0)
     print(f"{kills} rounds, {len(book.answers)} orders answered")
     seen = set(_zombies(agent.pid))  # one that has just ended is reaped in a moment
-    site.until(lambda: not seen.intersection(_zombies(agent.pid)), within_s=5)
+    site.until(lambda: not seen.intersection(_zombies(agent.pid)))
     assert len(os.listdir(f"/proc/{agent.pid}/fd")) < 64
     assert len(os.listdir(f"/proc/{site.broker.pid}/fd")) < 64
     assert agent.stop() == 0
@@ -137,7 +137,7 @@ def _healthy(site: Site, agent: AgentProgram) -> bool:
 def _agree(watch: Watch, client: Client) -> bool:
     """A mirror that has followed from the begin is what a snapshot says, at the same position."""
     snapshot = client.snapshot()
-    end = time.monotonic() + 5
+    end = time.monotonic() + 20
     while (mirror := watch.mirror) is None or _is_before(mirror.position, snapshot.position):
         assert time.monotonic() < end, f"still at {mirror and mirror.position}, not at {snapshot.position}"
         watch.next(0.2)

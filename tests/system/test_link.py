@@ -32,7 +32,7 @@ def test_an_unknown_key_is_named_in_the_status_and_the_agent_stops_in_time(site:
     agent = site.agent("node1", key=site.key("stranger", "agent", accept=False))
     site.broker.start()
     agent.start()
-    site.until(lambda: "rejected by broker" in link_trouble(agent), within_s=10)
+    site.until(lambda: "rejected by broker" in link_trouble(agent))
     shown = agent.command("status")
     assert shown.returncode == 1
     assert "rejected by broker" in shown.stdout
@@ -49,7 +49,7 @@ def test_a_wrong_key_of_the_broker_is_named_in_the_status_and_the_agent_stops_in
     keys.save(keys.KeyPair("broker", "broker", keys.new("x", "broker").public), agent.folder / "broker.pub")
     site.broker.start()
     agent.start()
-    site.until(lambda: "broker's key does not match" in link_trouble(agent), within_s=10)
+    site.until(lambda: "broker's key does not match" in link_trouble(agent))
     assert agent.command("status").returncode == 1
     assert agent.stop(within_s=5) == 0
 
@@ -103,7 +103,7 @@ def test_a_second_start_is_refused_at_once_with_the_pid_of_the_first(site: Site)
     second = agent.command("run", "--config", str(agent.folder / "agent.yaml"))
     assert second.returncode == 1
     assert f"pid {agent.pid} is already running" in second.stderr
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 10
     assert agent.status()["agent"]["pid"] == agent.pid
 
 

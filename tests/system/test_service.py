@@ -1,5 +1,6 @@
 """The agent as a service: what it tells the service manager, and that it costs little at rest."""
 
+import errno
 import os
 import signal
 import socket
@@ -89,7 +90,7 @@ def test_an_interrupt_twice_ends_it_at_once(site: Site) -> None:
     assert agent.ended(within_s=2) == 0
     assert site.cgroup is not None
     pids = site.cgroup.pids
-    site.until(lambda: not pids(), within_s=5)
+    site.until(lambda: not pids())
 
 
 def test_at_rest_the_agent_is_small_and_sleeps(site: Site) -> None:
@@ -123,10 +124,7 @@ def test_metrics_are_served_when_they_are_asked_for(site: Site) -> None:
     del agent.settings["metrics"]
     agent.configure()
     agent.signal(signal.SIGHUP)
-    with pytest.raises(AssertionError, match="refused"):
-        site.until(
-            lambda: socket.create_connection(("127.0.0.1", port), timeout=1).close(), within_s=1, every_s=0.1
-        )
+    site.until(lambda: connected(port) == errno.ECONNREFUSED)
 
 
 def test_without_root_the_agent_runs_reporters_as_itself_and_says_so(site: Site) -> None:
@@ -144,6 +142,12 @@ def test_without_root_the_agent_runs_reporters_as_itself_and_says_so(site: Site)
     assert "the agent is not root" in agent.reporter("whoami")["note"]
     assert agent.command("explain", "who").stdout.startswith('who        = "nobody"')
     assert agent.stop(within_s=5) == 0
+
+
+def connected(port: int) -> int:
+    """What comes of connecting to a port of this host, as an errno."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port))
 
 
 def cpu_s(pid: int) -> float:

@@ -54,7 +54,7 @@ class Hub:
         self.router.serve_monitor()
         self.got += self.router.receive()
 
-    def until(self, condition: Callable[[], bool], *, within_s: float = 10) -> None:
+    def until(self, condition: Callable[[], bool], *, within_s: float = 30) -> None:
         """Turn the loop until `condition` holds; fails after the deadline."""
         deadline = time.monotonic() + within_s
         while not condition():

@@ -163,7 +163,7 @@ def test_one_that_asks_for_a_new_process_gets_it_at_once_and_then_at_each_interv
     case.kernel.until(lambda: case.starts == 2)
     second = case.kernel.loop.now()
     case.kernel.until(lambda: case.starts == 4)
-    assert 0.7 < case.kernel.loop.now() - second < 2
+    assert 0.7 < case.kernel.loop.now() - second < 10
     assert prober.failures == 0
     case.kernel.until(lambda: prober.child is None)
     prober.wake()

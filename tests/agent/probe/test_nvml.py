@@ -166,12 +166,12 @@ def test_a_gpu_that_gets_lost_in_the_midst_of_a_reading_keeps_its_name_and_is_as
     lab: Make,
 ) -> None:
     node = lab(four())
-    node.stand_in.control({"code.nvmlDeviceGetComputeMode.1": 15, "sleep.nvmlDeviceGetEccMode.1": 5000})
+    node.stand_in.control({"code.nvmlDeviceGetComputeMode.1": 15, "sleep.nvmlDeviceGetEccMode.1": 30_000})
     began = time.monotonic()
     gpu = node.library.read().gpus[1]
     assert (gpu.uuid, gpu.pci, gpu.code) == ("GPU-cccc0001-0000-4000-8000-000000000001", "0000:15:00.0", 15)
     assert gpu.error == "Modes: GPU is lost (15)"
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
 
 
 def test_more_gpus_on_pci_than_the_library_counts_are_asked_for_by_address(lab: Make) -> None:
