@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 import struct
+from collections.abc import Callable
 from typing import NamedTuple
 
 from xce.linux import mountapi, syscalls
@@ -67,12 +68,15 @@ def make_directory(parent: int, name: str, mode: int = 0o755) -> int:
     return os.open(name, how, dir_fd=parent)
 
 
-def remove_tree(parent: int, name: str, *, budget: int = 1_000_000) -> list[Left]:
+def remove_tree(
+    parent: int, name: str, *, budget: int = 1_000_000, refuse: Callable[[int], str] = lambda _: ""
+) -> list[Left]:
     """Remove the directory `name` of `parent` and all in it; what is left of it, [] if nothing is.
 
-    At most `budget` entries are looked at in one call; then the rest is left, to be removed by the next.
+    `refuse` says of a directory right below it why that has to stay; '' if it need not. At most `budget`
+    entries are looked at in one call; then the rest is left, to be removed by the next.
     """
-    remover = _Remover(parent, os.fsencode(name), budget)
+    remover = _Remover(parent, os.fsencode(name), budget, refuse)
     try:
         remover.run()
     finally:
@@ -91,8 +95,8 @@ class _Open(NamedTuple):
 class _Remover:
     """Depth first, without recursion. The mount of the top directory is the only one that is touched."""
 
-    def __init__(self, parent: int, name: bytes, budget: int) -> None:
-        self.parent, self.name, self.budget = parent, name, budget
+    def __init__(self, parent: int, name: bytes, budget: int, refuse: Callable[[int], str]) -> None:
+        self.parent, self.name, self.budget, self.refuse = parent, name, budget, refuse
         self.left: list[Left] = []
         self.stack: list[_Open] = []
         self.moved = 0
@@ -176,6 +180,10 @@ class _Remover:
         if mountapi.place(fd).mount != self.mount:
             os.close(fd)
             self._leave(name, "a file system is mounted on it")
+            return False
+        if len(self.stack) == 1 and (why := self.refuse(fd)):
+            os.close(fd)
+            self._leave(name, why)
             return False
         self.stack.append(_Open(fd, name, [os.fsencode(entry) for entry in os.listdir(fd)]))
         return True

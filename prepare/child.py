@@ -30,12 +30,12 @@ from typing import Any
 import msgspec
 
 from xce.linux import spawn, syscalls
+from xce.prepare import directories, quota
 from xce.prepare import errand as files
-from xce.prepare import quota
 from xce.prepare.handler import StepFailed
 from xce.prepare.step import Evidence
 
-ERRANDS = files.ERRANDS | quota.ERRANDS
+ERRANDS = files.ERRANDS | quota.ERRANDS | directories.ERRANDS
 AT_ONCE = 16
 """Children at work."""
 ABANDONED = 16

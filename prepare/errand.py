@@ -10,12 +10,10 @@ import errno
 import os
 import pwd
 import stat
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from xce.linux import beneath, loopdevice, mountapi, mountinfo, spawn
-from xce.prepare import projects
 from xce.prepare.step import Evidence
 from xce.prepare.tags import Owner
 
@@ -195,88 +193,6 @@ def device(*, point: str, name: str, source: str, major: int, minor: int, uid: i
     return {}
 
 
-def share(*, root: str, elements: list[str], parts: list[str], uid: int, gid: int, size: int = 0) -> Evidence:
-    """Directories for a user, one below the other, and `parts` in the last; all or none of those missing.
-
-    `size` limits the last with all that will be made in it: its project is told.
-    """
-    made: list[str] = []
-    try:
-        with opened(beneath.open_root(root)) as top:
-            number = _share(top, elements, parts, uid, gid, size, made)
-    except OSError:
-        with opened(beneath.open_root(root)) as top:
-            _unmake(top, made)
-        raise
-    return {"project": number} if size else {}
-
-
-def _share(
-    top: int, elements: list[str], parts: list[str], uid: int, gid: int, size: int, made: list[str]
-) -> int:
-    at, here = os.dup(top), ""
-    try:
-        for element in elements:
-            here = f"{here}/{element}" if here else element
-            below = _owned(at, element, here, uid, gid, made)
-            os.close(at)
-            at = below
-        number = projects.keep_to(at, size, zlib.crc32(here.encode())) if size else 0
-        for part in parts:
-            with opened(_owned(at, part, f"{here}/{part}", uid, gid, made)) as directory:
-                if number:
-                    projects.assign(directory, number)
-        return number
-    finally:
-        os.close(at)
-
-
-def _owned(parent: int, name: str, here: str, uid: int, gid: int, made: list[str]) -> int:
-    """A directory of the user's; what is there already must be one."""
-    new = True
-    try:
-        os.mkdir(name, 0o700, dir_fd=parent)
-        made.append(here)
-    except FileExistsError:
-        new = False
-    fd = os.open(name, DIRECTORY, dir_fd=parent)
-    try:
-        found = os.fstat(fd)
-        if found.st_uid != uid and (new or found.st_uid == os.geteuid()):
-            try:
-                os.fchown(fd, uid, gid)
-            except PermissionError as error:
-                raise OSError(error.errno, f"cannot give to {uid} (root squashed?)", here) from error
-        elif found.st_uid != uid:
-            raise OSError(errno.EEXIST, f"it is there and belongs to uid {found.st_uid}, not to {uid}", here)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _unmake(top: int, made: list[str]) -> None:
-    """Remove directories that were made, the last first, as long as they are empty."""
-    for path in reversed(made):
-        above, _, name = path.rpartition("/")
-        with (
-            contextlib.suppress(OSError),
-            opened(beneath.open_beneath(top, above) if above else os.dup(top)) as parent,
-        ):
-            number = _project(parent, name)
-            os.rmdir(name, dir_fd=parent)
-            projects.lift(parent, number)
-
-
-def _project(parent: int, name: str) -> int:
-    """The project that limits a directory of a shared volume; 0: none."""
-    try:
-        with opened(os.open(name, DIRECTORY, dir_fd=parent)) as directory:
-            return projects.of(directory, projects.SHARED)
-    except OSError:
-        return 0
-
-
 def user(*, name: str) -> Evidence:
     """Uid and gid of a user, from wherever this host has its users; {} if there is none of that name."""
     try:
@@ -284,68 +200,6 @@ def user(*, name: str) -> Evidence:
     except (KeyError, ValueError):
         return {}
     return {"uid": found.pw_uid, "gid": found.pw_gid}
-
-
-def look(*, root: str, elements: list[str], parts: list[str], new: bool) -> Evidence:
-    """Which directories `share` is to make, and which of them are there; `new`: none of an earlier run."""
-    with opened(beneath.open_root(root)) as top:
-        if new and (number := _attempt(top, elements)) > 1:
-            elements = [*elements, f"attempt-{number}"]
-        wanted = ["/".join(elements[:count]) for count in range(1, len(elements) + 1)]
-        wanted += [f"{wanted[-1]}/{part}" for part in parts]
-        return {"elements": elements, "new": [path for path in wanted if not _is_there(top, path)]}
-
-
-def _is_there(top: int, path: str) -> bool:
-    try:
-        os.close(beneath.open_beneath(top, path))
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _attempt(top: int, elements: list[str]) -> int:
-    """Which run of a job this is: 1 if there is nothing of it yet."""
-    try:
-        job = beneath.open_beneath(top, "/".join(elements), os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return 1
-    with opened(job):
-        numbers = [name.removeprefix("attempt-") for name in os.listdir(job) if name.startswith("attempt-")]
-    return max([1, *(int(number) for number in numbers if number.isdecimal())]) + 1
-
-
-def unshare(*, root: str, new: list[str]) -> Evidence:
-    """Remove what `share` made, as far as nothing is in it."""
-    with opened(beneath.open_root(root)) as top:
-        _unmake(top, new)
-    return {}
-
-
-def remove(*, root: str, elements: list[str]) -> Evidence:
-    """Remove the tree at the end of `elements`, then those above it that are empty; what is left, and why.
-
-    Of what its user has moved away, nothing is ours any more; a link or file in its place goes as such.
-    """
-    with opened(beneath.open_root(root)) as top:
-        above = "/".join(elements[:-1])
-        try:
-            how = os.O_PATH | os.O_DIRECTORY
-            parent = beneath.open_beneath(top, above, how) if above else os.dup(top)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                return {"left": []}
-            raise
-        with opened(parent):
-            with contextlib.suppress(OSError):  # a directory, most of the time
-                os.unlink(elements[-1], dir_fd=parent)
-            number = _project(parent, elements[-1])
-            left = beneath.remove_tree(parent, elements[-1], budget=LOOKED_AT)
-            if not left:
-                projects.lift(parent, number)
-        if not left:
-            _unmake(top, ["/".join(elements[:count]) for count in range(1, len(elements))])
-        return {"left": [list(one) for one in left]}
 
 
 def _directory(root: str, path: str) -> int:
@@ -376,8 +230,4 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "kind": kind,
     "alone": alone,
     "device": device,
-    "look": look,
-    "share": share,
-    "unshare": unshare,
-    "remove": remove,
 }

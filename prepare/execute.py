@@ -303,7 +303,8 @@ class Executor(Carrier):
             if self._lived_in(kept):
                 self.unremoved.pop(name, None)
                 continue
-            arguments = {"root": kept.root, "elements": kept.elements}
+            arguments = {"root": kept.root, "elements": kept.elements, "agent": kept.agent}
+            arguments |= {"owner": list(self.node.owner)}
             key = removal_key(kept.root, kept.elements)
             try:
                 gone = self.node.errands(key, "remove", arguments, kept.remote)
@@ -315,7 +316,10 @@ class Executor(Carrier):
                     self._kept_later.pop(name, None)
                     self.unremoved.pop(name, None)
                     return
-                self.unremoved[name] = left_of(kept.root, kept.elements, gone["left"])
+                if gone.get("shared"):
+                    self.unremoved.pop(name, None)  # other nodes have something of it, which is no trouble
+                else:
+                    self.unremoved[name] = left_of(kept.root, kept.elements, gone["left"])
             except NotRecorded:
                 pass  # that is told by itself
             except (OSError, StepFailed) as error:

@@ -182,6 +182,8 @@ class Journal:
                 changes[("work", binding, number)] = work
             if kept is not None:
                 path = f"{kept.root}/{'/'.join(kept.elements)}"
+                if (before := self.kept.get(path)) is not None and not before.agent:
+                    kept = msgspec.structs.replace(kept, agent="")
                 changes[("kept", path, 0)] = kept
         if kept is not None:
             self.kept[path] = kept

@@ -1,8 +1,11 @@
 """Directories of users and jobs on a shared volume: `<user>/<job>[/<index>]/{in,out,err}`.
 
 Made beneath the volume's root without following a link, given to the user, kept for as long as the profile or
-the claim says. What the user put there is removed only when that time is over, through descriptors.
+the claim says. What the user put there is removed only when that time is over, through descriptors, and only
+by the node that has made the directory, once no other has it (`directories`).
 """
+
+import msgspec
 
 from xce.linux.beneath import NOT_FINISHED
 from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
@@ -54,6 +57,10 @@ class SharedHandler(Plain[Shared]):
             "uid": evidence["uid"],
             "gid": evidence["gid"],
             "size": step.size_bytes,
+            "new": evidence["new"],
+            "owner": _whose(evidence, at),
+            "binding": at.binding,
+            "host": at.host,
         }
         try:
             made = ask(at, "share", arguments, remote=is_remote(step.root, at))
@@ -75,21 +82,34 @@ class SharedHandler(Plain[Shared]):
         if "elements" not in evidence:
             return Done()  # nothing was made yet
         if at.rollback:
-            new = {"root": step.root, "new": evidence["new"]}
+            new = {"root": step.root, "elements": elements, "new": evidence["new"]}
+            new |= {"owner": _whose(evidence, at)}
             if ask(at, "unshare", new, remote=remote) is None:
                 return Wait(ERRAND_S, f"removing directories on {step.root}")
             return Done()
+        agent = evidence.get("agent", "")
+        kept = Kept(root=step.root, elements=elements, due=at.node.wall(), remote=remote, agent=agent)
         needed = any(lies_in(directory_of(peer.step, peer.evidence), elements) for peer in at.peers)
         if step.retention_s > 0 or needed:  # if only for as long as others are in it
-            due = at.node.wall() + step.retention_s
-            return Done(kept=Kept(root=step.root, elements=elements, due=due, remote=remote))
-        gone = ask(at, "remove", {"root": step.root, "elements": elements}, remote=remote)
+            return Done(kept=msgspec.structs.replace(kept, due=kept.due + step.retention_s))
+        whose = {"owner": _whose(evidence, at), "agent": agent}
+        gone = ask(at, "remove", {"root": step.root, "elements": elements, **whose}, remote=remote)
         if gone is None:
             return Wait(ERRAND_S, f"removing directories on {step.root}")
+        if gone.get("shared"):
+            return Done(kept=kept)  # it goes with the last node that has something of it
+        if gone.get("stays") and not gone["others"]:
+            return Done(words=f"{step.root}/{'/'.join(elements)} stays: {gone['stays']}")
         if gone["left"]:
             seconds = 0 if gone["left"][0][1] == NOT_FINISHED else _LEFT_S
             return Wait(seconds, left_of(step.root, elements, gone["left"]), blocker=seconds > 0)
         return Done()
+
+
+def _whose(evidence: Evidence, at: At) -> list[str]:
+    """Who we are, or were when they were made."""
+    owner = at.node.owner
+    return list(owner._replace(id=evidence.get("agent") or owner.id))
 
 
 def directory_of(step: Step, evidence: Evidence) -> list[str]:

@@ -26,6 +26,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     due: float
     """Wall time at which it may be removed."""
     remote: bool = False
+    agent: str = ""
+    """Whose mark is on it. '' where marks do not count: none can be there, or an older version made it."""
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):

@@ -6,6 +6,7 @@ file system, never takes them for its own. Where a file system keeps no attribut
 none: the point that it covers bears the mark, with what is mounted there.
 """
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -15,6 +16,10 @@ from typing import NamedTuple
 from xce.linux import proc
 
 ATTRIBUTE = "trusted.xce.owner"
+_USER = "trusted.xce.user."
+"""And the agent's id: of what is another agent's, and this one has too."""
+OTHERS = "it is of another agent"
+"""Beginning of the words."""
 _ABOUT = 3
 """Fields before it."""
 _KEEPS_NONE = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSPC, errno.EROFS}
@@ -57,6 +62,38 @@ class Owner(NamedTuple):
                 raise
             return {"owner": f"known by its name alone: cannot be written on {where}: {error.strerror}"}
         return {}
+
+    def first(self, thing: int, binding: str, about: str) -> dict[str, str]:
+        """Write on it that it is ours unless anybody has; what evidence has to say if that cannot be."""
+        return _put(thing, ATTRIBUTE, f"{self.id} {binding} {self.boot} {about}", os.XATTR_CREATE)
+
+    def use(self, thing: int, binding: str, about: str) -> dict[str, str]:
+        """Write on what is another's that we have it too; what evidence has to say if that cannot be."""
+        return _put(thing, f"{_USER}{self.id}", f"{binding} {about}", 0)
+
+    def leave(self, thing: int) -> None:
+        """Take that back."""
+        with contextlib.suppress(OSError):
+            os.removexattr(thing, f"{_USER}{self.id}")
+
+    def users(self, thing: int) -> list[str]:
+        """Other agents that have it too, in words."""
+        try:
+            names = [one for one in os.listxattr(thing) if one.startswith(_USER)]
+        except OSError:
+            return []
+        found = []
+        for name in names:
+            if (agent := name.removeprefix(_USER)) != self.id:
+                with contextlib.suppress(OSError):
+                    binding, _, host = os.fsdecode(os.getxattr(thing, name)).partition(" ")
+                    found.append(f"{OTHERS}, {agent} on {host}, has it too, for {binding}")
+        return found
+
+    def refused(self, thing: int) -> str:
+        """Why it is not to be removed: it is another agent's; ''."""
+        found, words = self.whose(thing)
+        return words if found is Mark.OTHERS else ""
 
     def refuse_others(self, thing: str) -> None:
         """Nothing is done with what is another agent's. Raises OSError."""
@@ -119,4 +156,16 @@ def _written(thing: str | int) -> str | None:
 def _words(written: str) -> str:
     shown = written[:200].encode(errors="replace").decode()
     agent, _, rest = shown.partition(" ")
-    return f"it is of another agent, {agent}, for {rest.partition(' ')[0] or 'nobody'}"
+    return f"{OTHERS}, {agent}, for {rest.partition(' ')[0] or 'nobody'}"
+
+
+def _put(thing: int, name: str, text: str, flags: int) -> dict[str, str]:
+    try:
+        os.setxattr(thing, name, os.fsencode(text), flags)
+    except FileExistsError:
+        return {}
+    except OSError as error:
+        if error.errno not in _KEEPS_NONE:
+            raise
+        return {"owner": f"cannot be written on it: {error.strerror}"}
+    return {}

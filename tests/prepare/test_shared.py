@@ -49,11 +49,12 @@ def test_an_element_of_an_array_has_its_own_directories(world: World) -> None:
 def test_c_dir_03_a_share_that_gives_nothing_away_fails_and_leaves_nothing(world: World) -> None:
     """A child without CAP_CHOWN stands for a server that squashes root."""
     code = (
-        "import sys, json; from xce.prepare.errand import share\n"
+        "import sys, json; from xce.prepare.directories import share\n"
         "try: share(**json.loads(sys.argv[1]))\n"
         "except OSError as error: print(error.strerror, error.filename)"
     )
     question = {"root": str(world.place / "shared"), "elements": ["alice", "1"], "parts": ["in"], "uid": 4711}
+    question |= {"new": [], "owner": ["us", "boot"], "binding": "b1", "host": "here"}
     command = ["setpriv", "--bounding-set=-chown", "--inh-caps=-all", sys.executable, "-c", code]
     done = subprocess.run(
         [*command, json.dumps(question | {"gid": 4711})],
