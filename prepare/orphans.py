@@ -69,14 +69,14 @@ def _judged_mounts(found: list[Orphan], node: Node) -> list[Orphan]:
     """The same for mounts, by what they cover."""
     if not found:
         return []
-    root = node.settings.directory
-    with mountapi.uncovered(root) as below:
-        return [
-            one
-            if one.kind == "volume" or one.mount is None
-            else one._replace(foreign=_not_ours(one.mount, below + one.path.removeprefix(root), node))
-            for one in found
-        ]
+    root, judged = node.settings.directory, [one for one in found if one.kind == "volume"]
+    mounts = [(one, one.mount) for one in found if one.mount is not None and one not in judged]
+    try:
+        with mountapi.uncovered(root) as below:
+            why = [_not_ours(mount, below + one.path.removeprefix(root), node) for one, mount in mounts]
+    except OSError as error:  # without CAP_SYS_ADMIN; then no mount here is ours
+        why = [f"cannot look below it: {error.strerror}"] * len(mounts)
+    return judged + [one._replace(foreign=words) for (one, _), words in zip(mounts, why, strict=True)]
 
 
 def _not_ours(mount: Mount, covered: str, node: Node) -> str:

@@ -20,6 +20,8 @@ _USER = "trusted.xce.user."
 """And the agent's id: of what is another agent's, and this one has too."""
 OTHERS = "it is of another agent"
 """Beginning of the words."""
+_NEVER = "trusted.xce.never"
+"""Is written nowhere."""
 _ABOUT = 3
 """Fields before it."""
 _KEEPS_NONE = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSPC, errno.EROFS}
@@ -147,10 +149,22 @@ def _written(thing: str | int) -> str | None:
         return os.fsdecode(os.getxattr(thing, ATTRIBUTE, follow_symlinks=False))
     except OSError as error:
         if error.errno == errno.ENODATA:
-            return ""
+            return "" if _keeps(thing) else None
         if error.errno == errno.EOPNOTSUPP:
             return None
         raise
+
+
+def _keeps(thing: str | int) -> bool:
+    """Whether we may write there: to others than root the kernel says that nothing is written anywhere."""
+    try:
+        if isinstance(thing, int):
+            os.removexattr(thing, _NEVER)
+        else:
+            os.removexattr(thing, _NEVER, follow_symlinks=False)
+    except OSError as error:
+        return error.errno not in _KEEPS_NONE
+    return True
 
 
 def _words(written: str) -> str:

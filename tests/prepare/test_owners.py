@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from xce.linux.cgroup import Cgroup
 from xce.model.claim import Ask, BindingState, Consumer
 from xce.model.profile import Orphans
 from xce.prepare.errand import opened
-from xce.prepare.tags import ATTRIBUTE, Mark
+from xce.prepare.tags import ATTRIBUTE, Mark, Owner
 
 pytestmark = pytest.mark.root
 
@@ -201,3 +202,30 @@ def test_a_lost_agents_things_are_found_again_by_the_one_after_it(world: World) 
         file.unlink()
     world.start()
     assert world.node.owner.id == first
+
+
+_WHOSE = """
+import sys
+from xce.prepare.tags import Owner
+print(Owner("us", "boot").whose(sys.argv[1])[0].name, Owner("us", "boot").take(sys.argv[1], "b1"))
+"""
+
+
+def whose(path: Path, *command: str) -> str:
+    """As a process of its own sees it."""
+    return subprocess.run(
+        [*command, sys.executable, "-c", _WHOSE, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    ).stdout.strip()
+
+
+def test_an_agent_that_cannot_write_marks_takes_what_has_none_for_what_its_name_says(tmp_path: Path) -> None:
+    """Without CAP_SYS_ADMIN there is no mark to be seen anywhere: its own control groups have none either."""
+    bounded = whose(tmp_path, "setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all")
+    assert bounded.startswith("UNKNOWN {'owner': 'known by its name alone")
+    assert whose(tmp_path) == "NOBODYS {}"
+    assert Owner("us", "boot").whose(str(tmp_path))[0] is Mark.OURS
+    assert whose(tmp_path, "setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all") == bounded
