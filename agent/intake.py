@@ -67,10 +67,7 @@ class Account:
     @property
     def trouble(self) -> str:
         """What was refused, in one line; '' when nothing was."""
-        if not self.refusals:
-            return ""
-        more = f" (and {self.refused - 1} more)" if self.refused > 1 else ""
-        return f"{self.refusals[0]}{more}"
+        return contract.in_one_line(self.refusals, self.refused)
 
     def take_run(self, outcome: Outcome, rivals: list[Refusal], notes: list[str]) -> None:
         """A one-shot run replaces all that was known of the one before."""

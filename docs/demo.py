@@ -118,7 +118,15 @@ class Demo:
 
     def run(self, *argv: str, show: bool = True, status: int = 0) -> str:
         """Run a command of the product and show it with its output; it must end with `status`."""
-        done = subprocess.run(
+        done = self._done(*argv)
+        if show:
+            print(f"\n{BOLD}$ {' '.join(argv)}{PLAIN}\n{self.shown(done.stdout)}", end="", flush=True)
+        if done.returncode != status:
+            raise Failed(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stderr}")
+        return done.stdout
+
+    def _done(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             argv,
             cwd=self.folder,
             env=self.environment,
@@ -127,11 +135,6 @@ class Demo:
             check=False,
             timeout=30,
         )
-        if show:
-            print(f"\n{BOLD}$ {' '.join(argv)}{PLAIN}\n{self.shown(done.stdout)}", end="", flush=True)
-        if done.returncode != status:
-            raise Failed(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stderr}")
-        return done.stdout
 
     def shown(self, text: str) -> str:
         """Text as it is printed, long names shortened."""
@@ -176,15 +179,7 @@ class Demo:
 
     def status(self) -> str:
         """What the agent says is wrong; the logs hold no reporter's fault."""
-        done = subprocess.run(
-            ("xce-agent", "status"),
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
+        done = self._done("xce-agent", "status")
         return f"--- xce-agent status\n{done.stdout or done.stderr}"
 
     def succeeds(self, *argv: str) -> bool:

@@ -86,10 +86,15 @@ class Outcome(msgspec.Struct, kw_only=True):
     @property
     def trouble(self) -> str:
         """The refusals in one line, '' when there are none."""
-        if not self.refusals:
-            return ""
-        more = f" (and {self.refused - 1} more)" if self.refused > 1 else ""
-        return f"{self.refusals[0]}{more}"
+        return in_one_line(self.refusals, self.refused)
+
+
+def in_one_line(refusals: Sequence[Refusal], refused: int) -> str:
+    """The first of so many that were refused, '' when there is none."""
+    if not refusals:
+        return ""
+    more = f" (and {refused - 1} more)" if refused > 1 else ""
+    return f"{refusals[0]}{more}"
 
 
 def check(frame: Frame, context: Context) -> Checked:

@@ -18,6 +18,7 @@ from xce.broker.cli.options import (
     connection,
     json_option,
     positive,
+    verbs,
 )
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.client import Changed, Client, Fresh, LinkNews
@@ -83,8 +84,7 @@ def parser() -> argparse.ArgumentParser:
         connects=False,
         exit_status=f"{EXIT_STATUS}\n  4  what was waited for has failed, is released, or is being released",
     )
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="|".join(_VERBS))
-    under = {verb: verbs.add_parser(verb, help=what, description=what) for verb, what in _VERBS.items()}
+    under = verbs(made, _VERBS)
     _create_options(under["create"])
     _list_options(under["list"])
     under["show"].add_argument("claim")

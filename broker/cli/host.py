@@ -5,7 +5,16 @@ from collections.abc import Sequence
 
 from xce.broker.cli import COMMANDS, output, select
 from xce.broker.cli.connect import connect
-from xce.broker.cli.options import GOOD, Example, UsageError, carry_out, connection, json_option, positive
+from xce.broker.cli.options import (
+    GOOD,
+    Example,
+    UsageError,
+    carry_out,
+    connection,
+    json_option,
+    positive,
+    verbs,
+)
 from xce.broker.cli.options import parser as command_parser
 from xce.model.message import HostAdd, HostAdmit, HostRelease
 
@@ -15,6 +24,12 @@ add      a host should exist; it is `expected` until its agent joins
 admit    let in a host that joined and that nobody expected (condition `unknown-host`)
 release  the host should no longer exist; its agent is refused from now on
 """
+
+_VERBS = {
+    "add": "hosts should exist",
+    "admit": "let unexpected hosts in",
+    "release": "hosts should no longer exist",
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,13 +45,7 @@ def parser() -> argparse.ArgumentParser:
         ],
         connects=False,
     )
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="add|admit|release")
-    for verb, what in (
-        ("add", "hosts should exist"),
-        ("admit", "let unexpected hosts in"),
-        ("release", "hosts should no longer exist"),
-    ):
-        under = verbs.add_parser(verb, help=what, description=what)
+    for verb, under in verbs(made, _VERBS).items():
         connection(under)
         under.add_argument("host", nargs="+", help="names or ranges")
         if verb == "add":

@@ -20,6 +20,7 @@ from xce.broker.cli.options import (
     connection,
     json_option,
     patterns,
+    verbs,
 )
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.cli.statedir import give_to_service, owner_of
@@ -69,9 +70,7 @@ def parser() -> argparse.ArgumentParser:
         ],
         connects=False,
     )
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="|".join(_VERBS))
-    under = {verb: verbs.add_parser(verb, help=what, description=what) for verb, what in _VERBS.items()}
-    new, add, revoke, listing, rotate = under.values()
+    new, add, revoke, listing, rotate = verbs(made, _VERBS).values()
     rotate.add_argument("--finish", action="store_true", help="all hosts have heard of it: change it")
     rotate.add_argument(
         "--directory", type=Path, default=KEYS, help="of the broker's key; default: %(default)s"

@@ -7,7 +7,7 @@ names, if it may be opened; the broker's port on this host with the admin's key.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,6 +96,12 @@ def connection(made: argparse.ArgumentParser) -> None:
         default=5.0,
         help="for each answer of the broker; default: %(default)g",
     )
+
+
+def verbs(made: argparse.ArgumentParser, what: Mapping[str, str]) -> dict[str, argparse.ArgumentParser]:
+    """Add verbs, each with what it does; their parsers, in this order. The one given is `options.verb`."""
+    under = made.add_subparsers(dest="verb", required=True, metavar="|".join(what))
+    return {verb: under.add_parser(verb, help=text, description=text) for verb, text in what.items()}
 
 
 def json_option(made: argparse.ArgumentParser, what: str = "print JSON instead of a table") -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from xce.broker.claim_rows import QuarantineRow, quarantine_rows
 from xce.broker.cli import COMMANDS, output
 from xce.broker.cli.connect import connect
-from xce.broker.cli.options import GOOD, Example, carry_out, connection, json_option
+from xce.broker.cli.options import GOOD, Example, carry_out, connection, json_option, verbs
 from xce.broker.cli.options import parser as command_parser
 from xce.model.message import ClaimsRequest, QuarantineClear, QuarantineSet
 
@@ -36,9 +36,7 @@ def parser() -> argparse.ArgumentParser:
         ],
         connects=False,
     )
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="|".join(_VERBS))
-    for verb, what in _VERBS.items():
-        under = verbs.add_parser(verb, help=what, description=what)
+    for verb, under in verbs(made, _VERBS).items():
         if verb == "list":
             under.add_argument("--host", default="", help="only of this host")
         else:

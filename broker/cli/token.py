@@ -17,6 +17,7 @@ from xce.broker.cli.options import (
     connection,
     json_option,
     patterns,
+    verbs,
 )
 from xce.broker.cli.options import parser as command_parser
 from xce.model.message import KeyAdd, KeyRevoke, KeysRequest, KeyView
@@ -57,10 +58,7 @@ def parser() -> argparse.ArgumentParser:
         ],
         connects=False,
     )
-    verbs = made.add_subparsers(dest="verb", required=True, metavar="|".join(_VERBS))
-    new, listing, revoke = [
-        verbs.add_parser(verb, help=what, description=what) for verb, what in _VERBS.items()
-    ]
+    new, listing, revoke = verbs(made, _VERBS).values()
     new.add_argument(
         "--hosts", required=True, metavar="PATTERNS", help="names that may join, comma between them"
     )
@@ -82,8 +80,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(argv: Sequence[str]) -> int:
     """Carry the command out."""
-    verbs = {"new": _new, "list": _list, "revoke": _revoke}
-    return carry_out(parser(), lambda options: verbs[options.verb](options), argv)
+    bodies = {"new": _new, "list": _list, "revoke": _revoke}
+    return carry_out(parser(), lambda options: bodies[options.verb](options), argv)
 
 
 def lifetime(text: str) -> float:
