@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.csi_node_helper.world import Plugin, program
 from tests.system.harness import Site
 from tests.system.test_claims import node, place, until_there
 from tests.system.test_claims_killed import ASK, left, prepare_folders
 from xce.broker.client import Client
 from xce.model import message as m
-from xce.model.claim import BindingState, Claim, Consumer, SharedAsk
+from xce.model.claim import BindingState, Claim, Consumer, MountAsk, SharedAsk
 
 pytestmark = [
     pytest.mark.system,
@@ -29,15 +30,23 @@ WHOLE = "XCE_TEST_FULL" in os.environ
 SOME = 3
 """Of what is passed until a claim is ready, and from then on."""
 READY, RELEASED = BindingState.READY, BindingState.RELEASED
-EVERY_KIND = msgspec.structs.replace(ASK, shared=[SharedAsk(volume="home")])
+EVERY_KIND = msgspec.structs.replace(
+    ASK, mounts=[*ASK.mounts, MountAsk(name="plugged", source="plugged")], shared=[SharedAsk(volume="home")]
+)
+WORDS = {"volume_id": "vol1", "volume_context/share": "horse-drawn-cart"}
+"""Of the volume's provider: no journal has them, so a node that begins anew hears them anew."""
 
 
 class Pair:
     """A broker, and an agent that can die with it; a claim at a time."""
 
-    def __init__(self, site: Site) -> None:
-        self.site, self.agent = site, node(site, "node1")
+    def __init__(self, site: Site, plugin: Plugin) -> None:
+        self.site, self.agent, self.plugin = site, node(site, "node1"), plugin
         prepare_folders(self.agent)
+        claims = self.agent.settings["claims"]
+        claims["directory"] = str(plugin.folder.parent / "claims")
+        claims["csi"] = {"plugins": {"fake": plugin.socket}, "helper": program(plugin.folder)}
+        claims["profiles"]["default"]["volumes"]["plugged"] = {"csi": {"plugin": "fake"}}
         self.strike = site.folder / "strike"
         config = str(self.agent.folder / "agent.yaml")
         self.agent.argv = [sys.executable, "-m", "tests.fakes.mortal_agent", config, str(self.strike)]
@@ -87,7 +96,10 @@ class Pair:
     def life(self, client: Client, name: str, *, preparing: str = "", releasing: str = "") -> int:
         """A claim, and both die at one of these points. How many there were until it was ready."""
         until_there(self.site, "node1")
-        self.asked(client, m.ClaimCreate(id=f"create-{name}", claim=Claim(id=name, ask=EVERY_KIND)))
+        claim = Claim(id=name, ask=EVERY_KIND, provider="store")
+        self.asked(client, m.ClaimCreate(id=f"create-{name}", claim=claim))
+        provided = m.ClaimProvide(id=f"provide-{name}", claim=name, state=READY, volume=WORDS)
+        self.asked(client, provided)
         order = self.bind(client, name)
         if preparing:
             self.arm(preparing)
@@ -101,7 +113,14 @@ class Pair:
         self.until(client, binding, RELEASED)
         assert not self.strike.exists(), f"{preparing}{releasing} was not passed"
         self.site.until(lambda: left(self.agent) == [], within_s=20)
+        assert self.taken_back() == [True, True]
         return made
+
+    def taken_back(self) -> list[bool]:
+        """Whether the plugin was asked last to take the volume back: what is staged, what is published."""
+        pairs = ("NodeStageVolume", "NodeUnstageVolume"), ("NodePublishVolume", "NodeUnpublishVolume")
+        asked = [call["rpc"] for call in self.plugin.calls()]
+        return [[rpc for rpc in asked if rpc in pair][-1] == pair[1] for pair in pairs]
 
 
 def spread(points: Sequence[str]) -> list[str]:
@@ -110,15 +129,27 @@ def spread(points: Sequence[str]) -> list[str]:
     return once if WHOLE else once[len(once) // SOME // 2 :: len(once) // SOME][:SOME]
 
 
-def test_c_sta_03_both_killed_in_one_moment_at_any_point_everything_comes_to_its_end(site: Site) -> None:
-    pair = Pair(site)
+def test_c_sta_03_both_killed_in_one_moment_at_any_point_everything_comes_to_its_end(
+    site: Site, plugin: Plugin
+) -> None:
+    pair = Pair(site, plugin)
     with site.client() as client:
         before = len(pair.passed()) if Path(f"{pair.strike}.passed").exists() else 0
         made = pair.life(client, "still")
         points = pair.passed()
         preparing, releasing = spread(points[before:made]), spread(points[made:])
         kinds = {point.partition(".")[0] for point in points}
-        assert {"group", "filter", "stage", "bind", "scratch", "shared", "ports", "environment"} <= kinds
+        assert {
+            "group",
+            "filter",
+            "stage",
+            "csi",
+            "bind",
+            "scratch",
+            "shared",
+            "ports",
+            "environment",
+        } <= kinds
         for number, point in enumerate(preparing):
             pair.life(client, f"p{number}", preparing=point)
         for number, point in enumerate(releasing):

@@ -76,7 +76,7 @@ def left(agent: AgentProgram) -> list[str]:
         settings["profiles"]["default"]["scratch"]["disk"]["path"],
     ):
         found += [str(path) for path in Path(place_).rglob("*") if not path.name.startswith(".")]
-    return found
+    return [path for path in found if not path.endswith((".csi/s", ".csi/p"))]  # all volumes share them
 
 
 def bound(chaos: Chaos, client: Client, number: int) -> str:

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,17 +25,6 @@ pytestmark = [
 ]
 INSIDE = "XCE_TEST_SEEN_BY_PID_1"
 ASK = Ask(mounts=[MountAsk(name="data", source="shared")])
-
-
-@pytest.fixture
-def plugin() -> Iterator[Plugin]:
-    """In a short path: what plugins can take is limited."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = Plugin(Path(folder) / "plugin")
-        made.volume("vol1", file="payload")
-        made.start()
-        yield made
-        made.stop()
 
 
 def csi_node(site: Site, plugin: Plugin) -> AgentProgram:
