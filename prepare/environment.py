@@ -2,7 +2,8 @@
 
 Written last, from the evidence of the steps before, each replaced whole and readable by root alone, since the
 user's variables are in them. Variables of the user never replace one that is rendered. In a container the
-paths are others (`/xce/NAME`) than on the host.
+paths are others (`/xce/NAME`) than on the host. It has `claim.json` mounted, which is the binding's alone: by
+that it is known that it has something of it, and it cannot be started any more when the file is gone.
 """
 
 import contextlib
@@ -12,10 +13,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from xce.linux.holders import Sought
 from xce.prepare import names
 from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
+from xce.prepare.errand import described, opened
 from xce.prepare.handler import At, Done, Outcome, Plain
+from xce.prepare.mounts import elsewhere
 from xce.prepare.points import own_directory
 from xce.prepare.render import (
     BINDING,
@@ -31,6 +35,9 @@ from xce.prepare.step import Bind, Block, Environment, Evidence, Filter, Ports, 
 
 CDI_PREFIX = "xce-claim_"
 """Before the binding in the name of its CDI file."""
+_SIGN = "claim.json"
+_GONE = "//deleted"
+"""Behind the root of a mount whose file has no name any more."""
 Earlier: TypeAlias = Sequence[tuple[Step, Evidence]]
 
 
@@ -59,6 +66,7 @@ class EnvironmentHandler(Plain[Environment]):
                 "files": {path: _signature(path) for path in files},
                 "variables": variables,
                 "device": f"{CDI_KIND}={cdi_name(step.binding)}",
+                **({"sign": _described(_sign(step))} if step.cdi else {}),
                 **said,
             }
         )
@@ -73,8 +81,14 @@ class EnvironmentHandler(Plain[Environment]):
                 return f"{place}: {words}"
         return ""
 
+    def quiesce(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
+        """One look is to tell who has it, and mounts of the binding."""
+        if sought := _sought(step, evidence):
+            at.copies.off(sought)
+        return Done()
+
     def undo(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
-        """Remove the files."""
+        """Remove the files, and wait for containers that were made with them."""
         others = [path for path in _elsewhere(step) if at.node.owner.is_others(path)]
         for path in set(_paths(step).values()) - set(others):
             for name in (path, f"{path}.new"):
@@ -83,7 +97,30 @@ class EnvironmentHandler(Plain[Environment]):
         at.node.mark("environment.removed")
         with contextlib.suppress(OSError):
             os.rmdir(step.directory)
-        return Done()
+        sought = _sought(step, evidence)
+        exclusive = (one.id for one in _devices(at.earlier) if any(file.exclusive for file in one.files))
+        return (sought and elsewhere(sought, at, tuple(exclusive))) or Done()
+
+
+def _sign(step: Environment) -> str:
+    return f"{step.directory}/{_SIGN}"
+
+
+def _described(path: str) -> Evidence:
+    """How a file is told from all others in any mount table; {} where the kernel is older than Linux 5.8."""
+    with opened(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:
+        try:
+            return described(fd)
+        except OSError:
+            return {}
+
+
+def _sought(step: Environment, evidence: Evidence) -> Sought | None:
+    """What a container has that was made with the CDI file; an older version did not give it."""
+    if not evidence.get("sign"):
+        return None
+    device, root = evidence["sign"]["device"], evidence["sign"]["root"]
+    return Sought(_sign(step), device, lambda mount: mount.root.removesuffix(_GONE) == root)
 
 
 def _signature(path: str) -> list[int]:
@@ -101,7 +138,7 @@ def _elsewhere(step: Environment) -> list[str]:
 
 
 def _paths(step: Environment) -> dict[str, str]:
-    paths = {"env": f"{step.directory}/env", "json": f"{step.directory}/claim.json"}
+    paths = {"env": f"{step.directory}/env", "json": _sign(step)}
     if step.cdi:
         paths["cdi"] = f"{step.cdi}/{CDI_PREFIX}{names.encode(step.binding)}.json"
     return paths
@@ -127,7 +164,8 @@ def _contents(step: Environment, at: At) -> tuple[dict[str, str], dict[str, str]
     }
     if step.cdi:
         within = step.variables | rendered | _places(earlier, mounts, inside=True)
-        files[paths["cdi"]] = _json(cdi(step.binding, within, devices, mounts))
+        sign = {"point": paths["json"], "inside": f"{INSIDE}/{_SIGN}", "read_only": True}
+        files[paths["cdi"]] = _json(cdi(step.binding, within, devices, [*mounts, sign]))
     return files, variables
 
 

@@ -108,11 +108,19 @@ def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whose: Who
                 return Wait(_BUSY_S, words, blocker=True)
             return Done()  # it was there before us
         return unmount(top, at)
-    if "mount" in evidence and (copies := at.copies.of(_sought(point, ours, evidence, at, whose))):
-        who = ", ".join(str(copy) for copy in copies[:4])
-        return Wait(_BUSY_S, f"{point} is still mounted elsewhere: {who}", blocker=True)
+    if "mount" in evidence and (waiting := elsewhere(_sought(point, ours, evidence, at, whose), at)):
+        return waiting
     remove_point(point)
     return Done()
+
+
+def elsewhere(sought: holders.Sought, at: At, instances: tuple[str, ...] = ()) -> Wait | None:
+    """Whoever has a copy of what is off here."""
+    if not (copies := at.copies.of(sought)):
+        return None
+    who = ", ".join(str(copy) for copy in copies[:4])
+    words = f"{sought.point} is still mounted elsewhere: {who}"
+    return Wait(_BUSY_S, words, blocker=True, instances=instances)
 
 
 def take_off_early(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whose: Whose) -> Done:

@@ -142,8 +142,8 @@ class Containerd:
         answer = self._ask("RunPodSandbox", _messages.RunPod(config=self._made), "PodId")
         return str(answer.pod_sandbox_id)
 
-    def run(self, pod: str, command: Sequence[str], *devices: str) -> str:
-        """A container of the newest pod that runs."""
+    def create(self, pod: str, command: Sequence[str], *devices: str) -> str:
+        """A container of the newest pod, which is not started yet."""
         config = _messages.ContainerConfig(
             metadata={"name": "job"},
             image={"image": _IMAGE},
@@ -151,9 +151,12 @@ class Containerd:
             CDI_devices=[{"name": device} for device in devices],
         )
         request = _messages.CreateContainer(pod_sandbox_id=pod, config=config, sandbox_config=self._made)
-        container = self._ask("CreateContainer", request, "ContainerId")
-        self._ask("StartContainer", container)
-        return str(container.container_id)
+        return str(self._ask("CreateContainer", request, "ContainerId").container_id)
+
+    def start(self, container: str) -> str:
+        """It runs."""
+        self._ask("StartContainer", _messages.ContainerId(container_id=container))
+        return container
 
     def exec(self, container: str, command: Sequence[str]) -> Ran:
         """A command in a container that runs."""

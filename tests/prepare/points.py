@@ -74,6 +74,7 @@ def make_impossible(world: World) -> None:
 
 def prepare_impossible(world: World) -> None:
     world.bind(IMPOSSIBLE, cards=["full"], binding="b1")
+    world.over("b1")  # blocked for a moment is not the end
 
 
 TWIN = Consumer(name="both", user="alice")

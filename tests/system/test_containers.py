@@ -38,6 +38,7 @@ ASK = Ask(
     scratch_bytes=1 << 20,
     environment={"GREETING": "hello"},
 )
+DEVICES = Claim(id="job", ask=Ask(instances=[InstanceAsk(kind="card")]))
 LOOK = """
 (: <>{card}) && echo device
 (: </dev/full) 2>&1 | grep -o 'Operation not permitted'
@@ -136,7 +137,8 @@ def test_containerd_gives_a_pod_what_its_claim_has_and_the_pod_ends_with_it(
         (binding,) = ready(client, chosen(client))
         group, device = published(agent, "job")
         pod = containerd.pod(group)
-        container = containerd.run(pod, ["sh", "-c", f"exec 7<>{card}; exec sleep 60"], device)
+        container = containerd.create(pod, ["sh", "-c", f"exec 7<>{card}; exec sleep 60"], device)
+        containerd.start(container)
         said = containerd.exec(container, ["sh", "-c", LOOK.format(card=card)])
         assert said.out.splitlines() == seen(binding), said
         client.ask(m.ClaimRelease(id="", claim="job"))
@@ -156,7 +158,7 @@ def test_a_pod_elsewhere_that_has_a_claims_mounts_keeps_it_from_being_released(
         (binding,) = ready(client, chosen(client))
         _, device = published(agent, "job")
         pod = containerd.pod(elsewhere)
-        container = containerd.run(pod, ["sleep", "60"], device)
+        container = containerd.start(containerd.create(pod, ["sleep", "60"], device))
         client.ask(m.ClaimRelease(id="", claim="job"))
         site.until(lambda: "is still mounted elsewhere: pid" in bindings_of(agent)[binding]["note"])
         assert containerd.state(container) == RUNNING
@@ -165,6 +167,46 @@ def test_a_pod_elsewhere_that_has_a_claims_mounts_keeps_it_from_being_released(
     assert left(agent) == []
     another = containerd.pod(elsewhere)
     with pytest.raises(grpc.RpcError, match="unresolvable CDI devices"):
-        containerd.run(another, ["true"], device)
+        containerd.create(another, ["true"], device)
     containerd.remove(another)
+    elsewhere.remove()
+
+
+def test_a_pod_elsewhere_keeps_a_claim_of_devices_alone_before_it_has_opened_one(
+    site: Site, agent: AgentProgram, card: str, containerd: Containerd
+) -> None:
+    """It may open them at any time: its engine lets it, and no filter of ours holds for it."""
+    elsewhere = Cgroup(site.cgroup_of("elsewhere"))
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=DEVICES))
+        (binding,) = ready(client, chosen(client))
+        _, device = published(agent, "job")
+        pod = containerd.pod(elsewhere)
+        container = containerd.start(containerd.create(pod, ["sleep", "60"], device))
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        site.until(lambda: "is still mounted elsewhere: pid" in bindings_of(agent)[binding]["note"])
+        opened = containerd.exec(container, ["sh", "-c", f"(: <>{card}) && echo device"])
+        assert opened.out == "device\n", "that is why it is waited for"
+        containerd.remove(pod)
+        ended(site, client, binding)
+    assert left(agent) == []
+    elsewhere.remove()
+
+
+def test_a_container_that_was_made_before_a_release_cannot_be_started_after_it(
+    site: Site, agent: AgentProgram, containerd: Containerd
+) -> None:
+    """Its engine has taken from the CDI file what the devices are, and would give them."""
+    elsewhere = Cgroup(site.cgroup_of("elsewhere"))
+    with site.client() as client:
+        client.ask(m.ClaimCreate(id="", claim=DEVICES))
+        (binding,) = ready(client, chosen(client))
+        _, device = published(agent, "job")
+        pod = containerd.pod(elsewhere)
+        container = containerd.create(pod, ["sleep", "60"], device)
+        client.ask(m.ClaimRelease(id="", claim="job"))
+        ended(site, client, binding)
+    with pytest.raises(grpc.RpcError, match=r"claim\.json.*no such file or directory"):
+        containerd.start(container)
+    containerd.remove(pod)
     elsewhere.remove()
