@@ -31,6 +31,7 @@ BPF_LINK_CREATE, BPF_ITER_CREATE = 28, 33
 BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE = 15, 6
 BPF_PROG_TYPE_TRACING, BPF_TRACE_ITER = 26, 28
 BPF_F_ALLOW_OVERRIDE, BPF_F_ALLOW_MULTI, BPF_F_REPLACE = 1, 2, 4
+BPF_F_QUERY_EFFECTIVE = 1
 BPF_DEVCG_DEV_BLOCK, BPF_DEVCG_DEV_CHAR = 1, 2
 BPF_DEVCG_ACC_MKNOD, BPF_DEVCG_ACC_READ, BPF_DEVCG_ACC_WRITE = 1, 2, 4
 PROGRAMS = 64
@@ -203,11 +204,12 @@ def detach(group: int, program: int) -> None:
     _bpf(BPF_PROG_DETACH, struct.pack("<IIII", group, program, BPF_CGROUP_DEVICE, 0))
 
 
-def query(group: int) -> Attached:
-    """What hangs on this very group, without those above."""
+def query(group: int, *, effective: bool = False) -> Attached:
+    """What hangs on this very group; `effective`: what is asked for it, those above included."""
     ids = (ctypes.c_uint32 * PROGRAMS)()
+    how = BPF_F_QUERY_EFFECTIVE if effective else 0
     attribute = bytearray(
-        struct.pack("<IIIIQII", group, BPF_CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), PROGRAMS, 0)
+        struct.pack("<IIIIQII", group, BPF_CGROUP_DEVICE, how, 0, ctypes.addressof(ids), PROGRAMS, 0)
     )
     _bpf(BPF_PROG_QUERY, attribute)
     flags, count = struct.unpack_from("<12xI8xI", attribute)
@@ -230,8 +232,13 @@ def describe(program: int) -> Program:
 
 def programs(group: int) -> list[Program]:
     """`query` with what each program is; one that goes meanwhile is left out."""
+    return described(query(group).ids)
+
+
+def described(numbers: Iterable[int]) -> list[Program]:
+    """What the programs of these ids are; one that goes meanwhile is left out."""
     found = []
-    for number in query(group).ids:
+    for number in numbers:
         try:
             program = open_program(number)
         except FileNotFoundError:

@@ -45,6 +45,11 @@ def call(number: int, *arguments: object, path: str | bytes | None = None) -> in
     return _checked(_libc.syscall(ctypes.c_long(number), *arguments), path)
 
 
+def access(path: str, mode: int) -> None:
+    """Ask whether we may open `path`: access(2). The kernel asks device filters as well. Raises OSError."""
+    _checked(_libc.access(os.fsencode(path), ctypes.c_int(mode)), path)
+
+
 def umount2(path: str, flags: int) -> None:
     """Take the topmost mount off `path`: umount2(2)."""
     _checked(_libc.umount2(os.fsencode(path), ctypes.c_int(flags)), path)

@@ -13,7 +13,8 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from xce.linux import beneath, loopdevice, mountapi, mountinfo, spawn
+from xce.linux import beneath, cgroup, loopdevice, mountapi, mountinfo, spawn, syscalls
+from xce.linux.cgroup import Cgroup
 from xce.prepare.step import Evidence
 from xce.prepare.tags import Owner
 
@@ -153,6 +154,28 @@ def kind(*, point: str) -> Evidence:
     return {"kind": "file"}
 
 
+def permitted(*, group: str, devices: list[list[str]]) -> Evidence:
+    """Which device files (path, `r` or `rw`) processes of a control group may not open: {"denied": [PATH]}.
+
+    For a child: it enters the group. Nothing is opened, and what is not there cannot be asked for.
+    """
+    if (home := cgroup.own()) is None:
+        raise OSError(errno.EOPNOTSUPP, "it is not known in which control group we are")
+    Cgroup(group).enter()
+    try:
+        return {"denied": [path for path, access in devices if _is_denied(path, access)]}
+    finally:
+        home.enter()
+
+
+def _is_denied(path: str, access: str) -> bool:
+    try:
+        syscalls.access(path, os.R_OK | (os.W_OK if "w" in access else 0))
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return False
+
+
 def alone(*, devices: list[list[str]]) -> Evidence:
     """Which block devices (path, number) the kernel uses, {"busy": [PATH]}: they cannot be had alone.
 
@@ -228,6 +251,7 @@ ERRANDS: dict[str, Callable[..., Evidence]] = {
     "probe": probe,
     "user": user,
     "kind": kind,
+    "permitted": permitted,
     "alone": alone,
     "device": device,
 }

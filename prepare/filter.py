@@ -15,7 +15,7 @@ import msgspec
 from xce.linux import bpf, holders
 from xce.linux.bpf import Program, Rule
 from xce.linux.openfiles import DeviceNumber
-from xce.prepare import isolation, names
+from xce.prepare import above, isolation, names
 from xce.prepare.block import device_of, number_of
 from xce.prepare.devices import File, Finder, Resolved, place_of
 from xce.prepare.group import group_of, old_group_of
@@ -67,14 +67,20 @@ class FilterHandler(Plain[Filter]):
         program = self._apply(step.group, rules, at)
         if evidence:
             at.kept(_Progress).gap = True  # it may have been away
-        return Done(
-            {
-                "mechanism": how.mechanism,
-                "program": program,
-                "rules": bpf.words(rules),
-                "devices": msgspec.to_builtins(found),
-            }
-        )
+        made = {
+            "mechanism": how.mechanism,
+            "program": program,
+            "rules": bpf.words(rules),
+            "devices": msgspec.to_builtins(found),
+        }
+        if how.mechanism == "bpf":
+            path = group_of(step.group, at).path
+            files = [file for one in found for file in one.files]
+            numbers = _above(path)
+            if (waiting := above.refuse_denied(numbers, path, files, at)) is not None:
+                return waiting
+            made |= {"above": there} if (there := above.words(numbers)) else {}
+        return Done(made)
 
     def observe(self, step: Filter, evidence: Evidence, at: At) -> str:
         """Whether our program hangs there, alone, and the devices have the numbers that it allows."""
@@ -90,7 +96,7 @@ class FilterHandler(Plain[Filter]):
             agreed = isolation.agrees(old_group_of(step.group, at), rules)
             problem = "" if agreed else "its device rules changed"
         else:
-            problem = self._changed(step.group, rules, at)
+            problem = self._changed(step.group, rules, evidence.get("above", []), at)
         return problem or _slipped(step.group, rules, at)
 
     def undo(self, step: Filter, evidence: Evidence, at: At) -> Outcome:
@@ -116,11 +122,13 @@ class FilterHandler(Plain[Filter]):
         fd = os.open(group_of(group, at).path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             new = bpf.load(code := bpf.compile_rules(rules), name)
+            before = above.ids(fd)
             try:
                 ours = _swap(fd, new, name)
             finally:
                 os.close(new)
             at.node.mark("filter.attached")
+            above.refuse_lifted(sorted(before - above.ids(fd)), group_of(group, at).path)
         except PermissionError as error:
             raise StepFailed(f"device isolation unavailable: {_why(group_of(group, at).path)}") from error
         finally:
@@ -128,15 +136,16 @@ class FilterHandler(Plain[Filter]):
         _TAGS.know(code, ours.tag)
         return {"id": ours.id, "tag": ours.tag, "name": name}
 
-    def _changed(self, group: str, rules: Sequence[Rule], at: At) -> str:
-        """Compared with what the rules give now: the kernel's tag is a hash of the instructions."""
+    def _changed(self, group: str, rules: Sequence[Rule], known: list[str], at: At) -> str:
+        """Compared with what the rules give now, and what was `known` to be above: the kernel's tag is a hash
+        of the instructions."""
         path = group_of(group, at).path
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             return f"control group {path}: {error.strerror}"
         try:
-            there = bpf.programs(fd)
+            there, higher = bpf.programs(fd), above.words(above.ids(fd))
         finally:
             os.close(fd)
         name = program_name(group)
@@ -145,11 +154,21 @@ class FilterHandler(Plain[Filter]):
             return f"its device filter was taken away{_others(there, name)}"
         if ours[0].tag != _TAGS.of(bpf.compile_rules(rules)):
             return "its device filter was changed"
+        if higher != known:
+            return f"device filters above it changed{': ' if higher else ''}{', '.join(higher)}"
         return (
             f"a stranger's device filter may deny it its devices{others}"
             if (others := _others(there, name))
             else ""
         )
+
+
+def _above(path: str) -> set[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return above.ids(fd)
+    finally:
+        os.close(fd)
 
 
 def _swap(group: int, new: int, name: str) -> Program:

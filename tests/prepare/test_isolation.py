@@ -105,6 +105,52 @@ def test_c_dev_01_what_was_opened_while_the_filter_was_away_is_told_until_it_is_
     os.close(group)
 
 
+NO_MEMORY = bpf.compile_rules([bpf.Rule(bpf.BPF_DEVCG_DEV_CHAR, 1, None, 7)])
+"""Of somebody else: devices of the kernel's memory driver, and no other."""
+
+
+def test_c_dev_01_a_filter_above_that_denies_the_device_fails_the_binding(world: World) -> None:
+    """All must allow it, so ours alone says nothing."""
+    parent = os.open(world.group.path, os.O_RDONLY | os.O_DIRECTORY)
+    put_on(parent, NO_MEMORY)
+    report = world.bind(Ask(), cards=["full"])
+    assert report.state is BindingState.FAILED
+    assert f"program 'stranger' (id {bpf.query(parent).ids[0]}) on {world.group.path} denies" in report.reason
+    assert report.reason.endswith(f"denies the consumer {OWN}")
+    assert world.bind(Ask()).state is BindingState.READY
+    os.close(parent)
+
+
+def test_c_dev_01_a_filter_above_that_comes_later_makes_it_degraded_until_it_goes(world: World) -> None:
+    report = world.bind(Ask(), cards=["full"])
+    before = world.evidence(report.binding, "filter")
+    parent = os.open(world.group.path, os.O_RDONLY | os.O_DIRECTORY)
+    put_on(parent, NO_MEMORY)
+    words = f"on {world.group.path} denies the consumer {OWN}"
+    world.until(lambda: words in world.report(report.binding).note, within=5)
+    assert world.report(report.binding).conditions == [Condition.DEGRADED]
+    take_off(parent)
+    world.until(lambda: world.report(report.binding).conditions == [], within=5)
+    assert world.opened(report.binding, *OWN_AND_OTHER) == ["ok", DENIED]
+    put_on(parent, ALLOW_ALL)
+    world.until(lambda: "above" in world.evidence(report.binding, "filter"), within=5)
+    world.until(lambda: world.report(report.binding).conditions == [], within=5)
+    assert world.evidence(report.binding, "filter")["program"] == before["program"]
+    os.close(parent)
+
+
+def test_c_dev_03_a_filter_above_that_would_end_by_ours_is_left_in_force(world: World) -> None:
+    """As some batch systems put them on: without ours below, it holds."""
+    parent = os.open(world.group.path, os.O_RDONLY | os.O_DIRECTORY)
+    put_on(parent, NO_MEMORY, flags=bpf.BPF_F_ALLOW_OVERRIDE)
+    report = world.bind(Ask(), cards=["full"])
+    assert report.state is BindingState.FAILED
+    assert report.reason.startswith("device isolation unavailable: program 'stranger'")
+    assert "would not hold below it any more" in report.reason
+    assert world.leftovers() == []
+    os.close(parent)
+
+
 def test_the_evidence_names_the_program_that_the_kernel_has(world: World) -> None:
     report = world.bind(Ask(), cards=["full"])
     evidence = world.evidence(report.binding, "filter")
