@@ -80,9 +80,9 @@ def show(status: Status) -> None:
         print()
         headers = ("REPORTER", "STATE", "VALUES", "AGE", "LAST RUN", "NEXT RUN", "TOOK", "RUNS", "FAILED")
         output.table(headers, [row(reporter) for reporter in status["reporters"]])
-    if lines := [*bindings(status), *status["trouble"]]:
+    if status["trouble"]:
         print()
-        for line in lines:
+        for line in status["trouble"]:
             print(human.printable(line))
 
 
@@ -107,16 +107,6 @@ def head(status: Status) -> list[tuple[str, str]]:
     if link["phase"] != "synced" and host["state"]:
         lines[2] = ("host", f"{lines[2][1]} (as last heard)")
     return lines
-
-
-def bindings(status: Status) -> list[str]:
-    """A line for each binding that is not only in its state."""
-    return [
-        f"binding {one['binding']} of claim {one['claim']}: {', '.join([one['state'], *one['conditions']])}"
-        + (f": {one['note']}" if one["note"] else "")
-        for one in status["bindings"]
-        if one["conditions"]
-    ]
 
 
 def row(reporter: Status) -> tuple[str, ...]:

@@ -450,6 +450,24 @@ def test_c_dir_05_a_mount_in_the_users_tree_is_named_and_what_is_on_it_stays(one
 # ------------------------------------------------------------------------------------------------- devices
 
 
+def unable(agent: AgentProgram) -> None:
+    """It can neither load filters nor write to the old controller, nor mount."""
+    agent.prefix = ["setpriv", "--bounding-set=-bpf,-sys_admin", "--inh-caps=-all"]
+
+
+@starting(unable)
+def test_c_dev_03_an_agent_that_cannot_keep_devices_takes_claims_without_any(one: Node) -> None:
+    why = "cannot load device filters: Operation not permitted (CAP_BPF"
+    assert f"devices are kept by nothing ({why}" in one.agent.command("status").stdout
+    plain = one.ready("plain", Ask(environment={"GREETING": "hello"}))
+    assert one.run("plain", "sh", "-c", "echo $GREETING").stdout == "hello\n"
+    view = one.bound("gpu", Ask(instances=CARD), card="card-own")
+    assert view.binding.state is FAILED
+    assert view.binding.reason.startswith(f"device isolation unavailable: {why}")
+    one.release("plain")
+    one.ended(plain)
+
+
 def test_c_dev_04_released_is_said_when_the_last_process_is_gone_and_its_group_too(one: Node) -> None:
     """One that ignores TERM; another that was put into the claim long after the first."""
     binding = one.ready("job", Ask(instances=CARD), card="card-own")
@@ -547,7 +565,7 @@ def test_c_sta_04_on_a_full_disk_nothing_begins_and_everybody_is_told_why(one: N
     assert NO_SPACE in one.agent.command("claim", "why", "goes").stdout
     assert NO_SPACE in one.agent.command("claim", "release", "stays").stderr
     shown = one.agent.command("status").stdout
-    assert f"binding {goes} of claim goes: ready, blocked: {NO_SPACE}" in shown
+    assert f"binding {goes}: ready, blocked: {NO_SPACE}" in shown
     assert f"journal: {NO_SPACE}" in shown
     assert left(one.agent) == before
     assert one.view(stays) == seen
