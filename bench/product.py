@@ -91,6 +91,8 @@ def running(broker: Broker, *, module: str = "") -> Iterator[Child]:
     argv = python(module, file) if module else command("xce.broker.cli", "run", "--config", file)
     with started(argv, broker.directory / "broker.log") as child:
         wait_for(lambda: connects(broker.local), child, "accepting")
+        if broker.port:
+            wait_for(lambda: connects(("127.0.0.1", broker.port)), child, "accepting")
         yield child
 
 

@@ -1,6 +1,7 @@
 """Facts on their way to the disk and back, in the loop: batches go to the store, outcomes to the core.
 
-Callers come first: what they are answered leaves before the core takes up what has become durable.
+Callers come first: what they are answered leaves before the core takes up what has become durable. What is
+about claims alone it takes up later still (`settle`), but before it is given anything that is no order.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,6 +30,8 @@ class Commits:
         """Of this turn, or longer while the store has no room."""
         self.fault = ""
         """Why the store cannot record at present, as the core knows it."""
+        self._durable = 0
+        """The last ticket that is durable, and the core has still to take up; 0: none."""
         self._us = self._total = 0
         self._counts = dict.fromkeys(COMMIT_MS, 0)
 
@@ -49,21 +52,28 @@ class Commits:
 
     def take(self, now: float) -> None:
         """What the store has to say."""
-        durable, failed = 0, False
-        for outcome in self.store.completed():
-            if outcome.error is None:
-                durable = outcome.token
-                self._count(outcome.ms)
-            else:
-                failed = True
+        outcomes = self.store.completed()
+        durable = max((outcome.token for outcome in outcomes if outcome.error is None), default=0)
+        failed = any(outcome.error is not None for outcome in outcomes)
         if durable:
+            self._durable = durable
             self._guard(lambda: self.broker.answers(durable))
-            self._guard(lambda: self.broker.committed(durable, now))
+        for outcome in outcomes:
+            if outcome.error is None:
+                self._count(outcome.ms)
+        if failed or (durable and not self.broker.may_wait(durable)):
+            self.settle(now)
         if failed:
             self._lost(now)
         if self.store.fault != self.fault:
             self.fault = self.store.fault
             self._guard(lambda: self.broker.fault(self.fault))
+
+    def settle(self, now: float) -> None:
+        """Have the core take up all that is durable."""
+        durable, self._durable = self._durable, 0
+        if durable:
+            self._guard(lambda: self.broker.committed(durable, now))
 
     def counters(self) -> dict[str, int]:
         """How many commits, how long they took in all, and how many took up to each bound."""

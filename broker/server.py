@@ -7,8 +7,8 @@ not made to wait for that. When messages come so thick that a turn's work is res
 sender that waits for what it sent to be seen would wait for nothing.
 
 Who gives an order waits for the disk and for us; who follows does not wait. So while nothing comes but
-orders, and what the store says to them, publishing is put off a moment, until somebody asks something or that
-moment is over.
+orders, and what the store says to them, what is durable about claims is taken up and published later: when
+somebody asks something, when nothing comes for a moment, or when that has gone on for some moments.
 
 An exception out of the core is a bug. It costs the message that caused it, is counted and told, and ends
 nothing.
@@ -39,8 +39,8 @@ from xce.wire.zap import Authenticator
 REST_MS = 3
 BUSY_PER_S, CROWDED_PER_S = 200, 30_000
 """Messages per second between which the loop rests between turns."""
-PUT_OFF_MS = 1
-"""So long followers wait for what has become durable, while callers are served."""
+PUT_OFF_MS, AT_MOST_MS = 1, 3
+"""So long followers wait for what has become durable, if nothing comes; and if orders come all the while."""
 PACE_S = 0.05
 """Over which the rate is measured."""
 CUT_AFTER_S = 0.5
@@ -102,6 +102,7 @@ class Server:
             self._commits.submit()
             poll.poll(100)
             self._commits.take(self.clock())
+            self._commits.settle(self.clock())
             if self._commits.fault or self.clock() > deadline:
                 fault = self._commits.fault or f"the disk did not answer within {START_S:g} s"
                 raise StoreError(f"cannot start: {fault}")
@@ -160,7 +161,7 @@ class Server:
             if store in told:
                 # First: who was answered is at work while others are served.
                 self._commits.take(self.clock())
-                self._owed_at = self._owed_at or self.clock() + PUT_OFF_MS / 1000
+                self._owed_at = self._owed_at or self.clock() + AT_MOST_MS / 1000
             taken = more = self._take(router) if look or messages in told else 0
             while more > 1 and self._commits.waiting and taken < TURN:
                 more = self._take(router)  # orders that came while others were judged share their sync
@@ -178,7 +179,8 @@ class Server:
                 go_on = chores.signals()
 
     def finish(self) -> None:
-        """Tell the store everything that is still here."""
+        """Tell the store and the audit log everything that is still here."""
+        self._commits.settle(self.clock())
         self._commits.submit()
 
     # ------------------------------------------------------------------------------------------- turns
@@ -227,8 +229,9 @@ class Server:
         self._commits.submit()
 
     def _publish(self) -> None:
-        self._owed_at = 0.0
-        self._guard(lambda: self.broker.turn(self.clock()))
+        self._owed_at, now = 0.0, self.clock()
+        self._commits.settle(now)
+        self._guard(lambda: self.broker.turn(now))
 
     def _second(self, now: float) -> None:
         self._guard(lambda: self.broker.second(now))

@@ -8,6 +8,7 @@ While the store says that it cannot write (`fault`), orders are refused with its
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -15,7 +16,7 @@ from xce.broker.core.effect import Effect, Persist, Send
 from xce.broker.core.ledger import Answered, Ledger
 from xce.broker.core.peer import Peer
 from xce.broker.core.situation import Refusal
-from xce.model.fact import Change, Fact
+from xce.model.fact import Change, ClaimChange, Fact
 from xce.model.message import Done
 from xce.model.value import digest_of
 
@@ -29,6 +30,7 @@ class _Waiting(msgspec.Struct):
     facts: list[Fact]
     answer: Answered | None
     done: list[Effect]
+    after: Callable[[], list[Effect]]
     failed: Callable[[], list[Effect]]
     also: list[tuple[Peer, str]] = []
     """The same order, given again meanwhile."""
@@ -64,10 +66,12 @@ class Journal:
         request: str = "",
         made: Sequence[str] = (),
         done: Callable[[int], list[Effect]] = lambda _revision: [],
+        after: Callable[[int], list[Effect]] = lambda _revision: [],
         failed: Callable[[], list[Effect]] = list,
     ) -> Persist:
-        """Hand changes to the store; `done` makes the effects that follow once they are durable at a
-        revision, `failed` those that follow if the store refuses.
+        """Hand changes to the store; `done` makes the effects that follow at once when they are durable at a
+        revision, `after` those that have time until they are in the ledger, `failed` those that follow if the
+        store refuses.
 
         With an `op_id`, `request` is the digest of the order, `made` what the answer says that it made, and
         the answer is remembered.
@@ -81,7 +85,7 @@ class Journal:
         revision = self.draft.revision
         answer = Answered(answer_key(by, op_id), request, revision, list(made)) if op_id else None
         self._ticket += 1
-        self._waiting[self._ticket] = _Waiting(facts, answer, done(revision), failed)
+        self._waiting[self._ticket] = _Waiting(facts, answer, done(revision), lambda: after(revision), failed)
         if answer is not None:
             self._asked[answer.key] = self._ticket
         return Persist(self._ticket, facts, answer)
@@ -117,6 +121,11 @@ class Journal:
             waiting.done = []
         return effects
 
+    def about_claims(self, ticket: int) -> bool:
+        """Whether everything up to `ticket` that is not committed yet is about claims and nothing else."""
+        waiting = takewhile(lambda item: item[0] <= ticket, self._waiting.items())
+        return all(isinstance(fact.change, ClaimChange) for _, one in waiting for fact in one.facts)
+
     def committed(self, ticket: int) -> tuple[list[Fact], list[Effect]]:
         """Everything up to `ticket` is durable: the facts, now in the ledger, and what follows."""
         facts: list[Fact] = []
@@ -127,6 +136,7 @@ class Journal:
                 self.ledger.apply(fact)
             facts += waiting.facts
             effects += waiting.done
+            effects += waiting.after()
             if waiting.answer is not None:
                 self._remember(waiting.answer)
                 del self._asked[waiting.answer.key]

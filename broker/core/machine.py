@@ -292,10 +292,10 @@ class Broker:
             return
 
         def done(revision: int) -> list[Effect]:
-            return [
-                Send(peer, m.Done(id=order.id, revision=revision, made=made)),
-                self._audit(peer, order, "ok", revision),
-            ]
+            return [Send(peer, m.Done(id=order.id, revision=revision, made=made))]
+
+        def after(revision: int) -> list[Effect]:
+            return [self._audit(peer, order, "ok", revision)]
 
         def failed() -> list[Effect]:
             answer = m.Failed(id=order.id, code="not-durable", message=NOT_DURABLE, hint=NOT_DURABLE_HINT)
@@ -303,7 +303,14 @@ class Broker:
 
         self.state.out.append(
             journal.persist(
-                changes, by=by, op_id=order.id, request=request, made=made, done=done, failed=failed
+                changes,
+                by=by,
+                op_id=order.id,
+                request=request,
+                made=made,
+                done=done,
+                after=after,
+                failed=failed,
             )
         )
 
@@ -379,8 +386,12 @@ class Broker:
         return self._effects()
 
     def answers(self, ticket: int) -> list[Effect]:
-        """Everything up to a ticket is durable: what the callers hear. `committed` has to follow at once."""
+        """Everything up to a ticket is durable: what the callers hear. `committed` has to follow."""
         return self.state.journal.answers(ticket)
+
+    def may_wait(self, ticket: int) -> bool:
+        """Whether orders may come before `committed`: in what it is about they are judged by the draft."""
+        return self.state.journal.about_claims(ticket)
 
     def committed(self, ticket: int, now: float) -> list[Effect]:
         """Everything up to a ticket is durable."""
