@@ -132,7 +132,7 @@ def _link(link: Status) -> str:
     if link["phase"] == "synced":
         return f"{text}, heard {human.ago(link['heard_s'])}"
     # Each try begins a phase anew: how long there has been no broker is in the answer that came last.
-    heard = "never heard" if link["heard_s"] is None else f"last heard {human.ago(link['heard_s'])}"
+    heard = "never linked" if link["heard_s"] is None else f"last heard {human.ago(link['heard_s'])}"
     again = f", next try in {human.span(link['next_try_s'])}" if link["next_try_s"] is not None else ""
     return f"{text}, {heard}{again}"
 

@@ -16,6 +16,7 @@ from xce.broker.cli.options import (
     UsageError,
     carry_out,
     connection,
+    count,
     json_option,
     positive,
     verbs,
@@ -99,7 +100,7 @@ def parser() -> argparse.ArgumentParser:
     _release_options(under["release"])
     under["delete"].add_argument("claim")
     under["watch"].add_argument("claim", nargs="?", default="", help="only this one; default: all")
-    under["watch"].add_argument("--count", type=int, default=0, metavar="N", help="end after N lines")
+    under["watch"].add_argument("--count", type=count, metavar="N", help="end after N lines")
     under["watch"].add_argument("--seconds", type=positive, default=None, help="end after so long")
     for verb in under.values():
         json_option(verb, "print JSON")

@@ -126,6 +126,14 @@ def positive(text: str) -> float:
     return number
 
 
+def count(text: str) -> int:
+    """A whole number above 0."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def carry_out(made: argparse.ArgumentParser, body: Body, argv: Sequence[str]) -> int:
     """Parse, do, and turn errors into words on stderr and an exit code; those of the output are `main`'s."""
     options = made.parse_args(list(argv))

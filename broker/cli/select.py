@@ -4,7 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from xce.broker.cli.options import UsageError
+from xce.broker.mirror import Mirror
 from xce.model.hostlist import expand
+
+LOCATIONS = "a location is host:NAME, group:NAME, pool:NAME, ..."
 
 
 def selector(patterns: Sequence[str]) -> Callable[[str], bool]:
@@ -25,6 +28,13 @@ def require(what: str, patterns: Iterable[str], names: Iterable[str], hint: str 
     for pattern in patterns:
         if not set("*?") & set(pattern) and not any(map(selector([pattern]), known)):
             raise UsageError(f"there is no {what} {pattern!r}", hint)
+
+
+def require_known(resources: Sequence[str], locations: Sequence[str], mirror: Mirror) -> None:
+    """Refuse names of resources and locations that a snapshot does not have."""
+    supplied = {resource for view in mirror.locations.values() for resource in view.values}
+    require("resource", resources, {*mirror.types, *supplied}, "xce-broker types lists them")
+    require("location", locations, mirror.locations, LOCATIONS)
 
 
 def hosts(texts: Iterable[str]) -> list[str]:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from xce.broker.cli import COMMANDS, output
 from xce.broker.cli.connect import connect
-from xce.broker.cli.options import GOOD, Example, carry_out, json_option
+from xce.broker.cli.options import GOOD, Example, UsageError, carry_out, json_option
 from xce.broker.cli.options import parser as command_parser
+from xce.broker.cli.select import LOCATIONS
 from xce.model.instance import Inventory
 
 SUMMARY = COMMANDS["snapshot"]
@@ -39,9 +40,13 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
+    if options.inventories and not options.json:
+        raise UsageError("--inventories is for JSON", "add --json")
     bodies: dict[str, dict[str, Inventory]] = {}
     with connect(options) as client:
         mirror = client.snapshot(options.location, detail=True)
+        if strange := [name for name in options.location if name not in mirror.locations]:
+            raise UsageError(f"there is no location {strange[0]!r}", LOCATIONS)
         if options.inventories:
             for location, reporters in mirror.wanted().items():
                 bodies |= client.inventories({location: reporters})

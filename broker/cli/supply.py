@@ -8,7 +8,7 @@ from xce.broker.cli import COMMANDS, output
 from xce.broker.cli.connect import connect
 from xce.broker.cli.options import GOOD, TROUBLE, Example, carry_out, json_option
 from xce.broker.cli.options import parser as command_parser
-from xce.broker.cli.select import require, selector
+from xce.broker.cli.select import require, require_known, selector
 from xce.broker.mirror import Mirror
 from xce.model import human
 from xce.model.value import Presence
@@ -114,10 +114,6 @@ def _body(options: argparse.Namespace) -> int:
 
 
 def _known(options: argparse.Namespace, mirror: Mirror) -> None:
-    supplied = {resource for view in mirror.locations.values() for resource in view.values}
-    require("resource", options.resource, {*mirror.types, *supplied}, "xce-broker types lists them")
+    require_known(options.resource, options.location, mirror)
     hosts = [key[5:] for key in mirror.locations if key.startswith("host:")]
     require("host", options.host, hosts, "xce-broker hosts lists them")
-    require(
-        "location", options.location, mirror.locations, "a location is host:NAME, group:NAME, pool:NAME, ..."
-    )

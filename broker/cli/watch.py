@@ -10,9 +10,9 @@ import msgspec
 from xce.broker import claim_rows
 from xce.broker.cli import COMMANDS, changes
 from xce.broker.cli.connect import connect
-from xce.broker.cli.options import GOOD, Example, carry_out, json_option, positive
+from xce.broker.cli.options import GOOD, Example, UsageError, carry_out, count, json_option, positive
 from xce.broker.cli.options import parser as command_parser
-from xce.broker.cli.select import selector
+from xce.broker.cli.select import require_known, selector
 from xce.broker.client import Changed, Event, Fresh, LinkNews
 from xce.broker.mirror import Mirror, replace_views
 from xce.model import human
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("resource", nargs="*", help="only readings of these, as patterns; default: everything")
     made.add_argument("--location", action="append", default=[], help="only locations of this pattern")
-    made.add_argument("--count", type=int, default=0, metavar="N", help="end after N lines")
+    made.add_argument("--count", type=count, metavar="N", help="end after N lines")
     made.add_argument("--seconds", type=positive, default=None, help="end after so long")
     json_option(made, "print one JSON object a line, unfiltered")
     return made
@@ -59,6 +59,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _body(options: argparse.Namespace) -> int:
+    if options.json and (options.resource or options.location):
+        raise UsageError("--json prints everything", "leave out the names; jq can choose")
     printer = _Json() if options.json else _Lines(options)
     deadline = None if options.seconds is None else time.monotonic() + options.seconds
     with connect(options) as client:
@@ -110,6 +112,7 @@ class _Lines:
     def __init__(self, options: argparse.Namespace) -> None:
         self._resource, self._location = selector(options.resource), selector(options.location)
         self._all, self._everywhere = not options.resource, not options.location
+        self._unchecked: argparse.Namespace | None = options
         self._before: dict[str, LocationView] = {}
         self._claims: dict[str, ClaimView] = {}
         self._bindings: dict[str, BindingView] = {}
@@ -119,6 +122,9 @@ class _Lines:
             case Fresh():
                 self._before = dict(mirror.locations)
                 self._claims, self._bindings = dict(mirror.claims), dict(mirror.bindings)
+                if self._unchecked is not None:  # later one of them may have gone, for good reason
+                    require_known(self._unchecked.resource, self._unchecked.location, mirror)
+                    self._unchecked = None
                 if event.reason:
                     print(f"changes were missed: {human.printable(event.reason)}", file=sys.stderr)
                 print(f"#{mirror.position.sequence} {changes.summary(mirror)}", file=sys.stderr)

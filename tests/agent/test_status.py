@@ -19,7 +19,7 @@ REPORTER: dict[str, Any] = {"name": "r", "cause": "", "warning": ""} | dict.from
     ("heard_s", "next_try_s", "told"),
     [
         (1800, 12, "disconnected for 2 s, tcp://b:7400, last heard 30 min ago, next try in 12 s"),
-        (None, None, "disconnected for 2 s, tcp://b:7400, never heard"),
+        (None, None, "disconnected for 2 s, tcp://b:7400, never linked"),
     ],
 )
 def test_a_broken_link_says_how_long_nobody_was_heard(

@@ -74,12 +74,23 @@ def test_supply_problems_ends_with_1_if_there_are_any(broker: LiveBroker, capsys
         ("supply", "--host", "nosuch"),
         ("supply", "--location", "node1"),
         ("types", "nosuch"),
+        ("watch", "nosuch"),
+        ("watch", "--location", "node1"),
+        ("snapshot", "host:node1", "node1"),
     ],
 )
 def test_a_misspelled_name_is_never_good(broker: LiveBroker, capsys: Output, arguments: list[str]) -> None:
     assert main([*arguments, "--broker", broker.local.endpoint]) == 2
     assert f"{next(name for name in arguments if name in ('nosuch', 'node1'))!r}" in capsys.readouterr().err
     assert call(broker, capsys, "hosts", "nosuch*") == "", "a pattern may fit nothing"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x"])
+def test_a_watch_of_no_lines_is_refused_and_does_not_go_on_for_ever(capsys: Output, count: str) -> None:
+    for command in (["watch"], ["claim", "watch"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--count", count])
+        assert f"invalid count value: '{count}'" in capsys.readouterr().err
 
 
 def test_hosts_shows_states_and_what_was_ordered(broker: LiveBroker, capsys: Output) -> None:
@@ -128,6 +139,8 @@ def test_holds_are_placed_listed_and_ended_by_owner(broker: LiveBroker, capsys: 
         (("drain", "--end", "node1", "--reason", "x"), "takes no reason"),
         (("drain", "--reason", "x"), "which host?"),
         (("host", "add", "cloud[1-2]", "--instance", "i-7"), "the id of one host"),
+        (("watch", "--json", "level"), "prints everything"),
+        (("snapshot", "--inventories"), "is for JSON"),
     ],
 )
 def test_no_option_is_passed_over(
