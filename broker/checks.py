@@ -349,7 +349,7 @@ def _hosts(asked: Asked) -> Findings:
 
 _AGENTS = {
     "key": "whose is it? xce-broker key list; the host joins anew with a new token",
-    "role": "a key is used for another role than it was made for: xce-broker key list",
+    "role": "a key was revoked, or is used for another role than it was made for: xce-broker key list",
     "name": "a host was renamed, or a key was copied: xce-broker hosts --problems",
     "duplicate": "two machines use one name: xce-broker hosts --problems shows both addresses",
     "released": "on it: systemctl disable --now xce-agent; or, to have it back: xce-broker host add NAME",

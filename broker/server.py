@@ -244,13 +244,20 @@ class Server:
             self._look_at_room(self.router)
         if self.zap is not None:
             for address, key in self.zap.news:
-                log.warning("rejected a connection from %s: key %s is not known", address, key.decode())
+                log.warning("rejected a connection from %s: %s", address, self._stranger(key.decode()))
             self.zap.news.clear()
         synced = self.broker.state.hosts.syncs
         if synced - self._synced >= FREEZE_AFTER:
             self._synced = synced
             gc.freeze()
         self.audit.flush()
+
+    def _stranger(self, key: str) -> str:
+        """Whose key it is that is not accepted, as far as that is known."""
+        record = self.broker.state.journal.ledger.keys.get(key)
+        if record is None:
+            return f"key {key} is not known"
+        return f"the key of {record.name} was revoked ({record.revoked})"
 
     def _look_at_room(self, router: Router[Peer]) -> None:
         """Tell when connections use up the descriptors, and when they no longer do."""

@@ -33,7 +33,8 @@ class Authenticator:
         self.refused: Counter[str] = Counter()
         """Refused handshakes by address of the peer; those beyond the bound are counted under 'others'."""
         self.news: list[tuple[str, bytes]] = []
-        """Refusals since the owner last looked, address and key; at most one per address of `refused`."""
+        """Refusals since the owner last looked, address and key; each is told once, and so many in all."""
+        self._told: set[tuple[str, bytes]] = set()
 
     def fileno(self) -> int:
         """Descriptor that becomes readable when `serve` may find something new (edge-triggered)."""
@@ -66,9 +67,8 @@ class Authenticator:
         return [version, request, b"400", b"unknown key", b"", b""]
 
     def _count(self, address: str, key: bytes) -> None:
-        if address not in self.refused:
-            if len(self.refused) >= _ADDRESSES:
-                address = "others"
-            else:
-                self.news.append((address, key))
-        self.refused[address] += 1
+        if (address, key) not in self._told and len(self._told) < _ADDRESSES:
+            self._told.add((address, key))
+            self.news.append((address, key))
+        known = address in self.refused or len(self.refused) < _ADDRESSES
+        self.refused[address if known else "others"] += 1

@@ -266,6 +266,11 @@ def test_commands_come_over_tcp_with_keys_and_with_what_their_role_may(
         deadline = time.monotonic() + 10
         while main(["hosts", *where, "--key", str(tmp_path / "x.key")]) != 0:
             assert time.monotonic() < deadline, capsys.readouterr().err
+        call(broker, capsys, "key", "revoke", "x", "--reason", "sold")
+        assert main(["hosts", *where, "--key", str(tmp_path / "x.key")]) == 3
+        until = time.monotonic() + 10
+        while "the key of x was revoked (sold)" not in broker.log.read_text():
+            assert time.monotonic() < until, broker.log.read_text()
 
 
 @pytest.mark.parametrize("command", ["types", "supply", "watch --json", "types --help", "--help"])

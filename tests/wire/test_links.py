@@ -70,6 +70,16 @@ def test_a_key_that_is_not_known_is_rejected_in_words(hub: Hub) -> None:
     assert hub.got == []
 
 
+def test_each_key_that_is_not_known_is_told_once_though_they_come_from_one_address(hub: Hub) -> None:
+    """Two hosts behind one gateway: the second one's key is what its admin looks for."""
+    strangers = [keys.new(name, "agent") for name in ("one", "two", "one-again")]
+    strangers[2] = strangers[0]
+    for stranger in strangers:
+        words(hub, hub.dealer(hub.tcp, stranger, hub.key.public), LinkState.REJECTED)
+    assert hub.zap.news == [("127.0.0.1", stranger.public) for stranger in strangers[:2]]
+    assert hub.zap.refused == {"127.0.0.1": 3}
+
+
 def test_a_wrong_broker_key_is_told_in_words_and_tried_again(hub: Hub) -> None:
     other = keys.new("broker", "broker")
     dealer = hub.dealer(hub.tcp, hub.known_key("node17"), other.public)
