@@ -95,7 +95,9 @@ def home(settings: AgentFile, agent_pid: int | None, root: str = "/") -> tuple[C
             group = group.parent()
     if group is None:
         return None, "its process is in none of version 2"
-    return group, "" if group.writable() else "it cannot be written"
+    if not group.writable():
+        return group, "it cannot be written"
+    return group, "" if group.genuine() else "it is no control group of version 2"
 
 
 def privileges(settings: AgentFile, agent_pid: int | None = None, proc: str = "/proc") -> Findings:

@@ -34,6 +34,10 @@ class Cgroup(NamedTuple):
             return False
         return True
 
+    def genuine(self) -> bool:
+        """Whether the directory is one of a cgroup2 file system: those of version 1 lack this file."""
+        return os.path.exists(f"{self.path}/cgroup.controllers")
+
     def exists(self) -> bool:
         """Whether it is there."""
         return os.path.isdir(self.path)

@@ -5,6 +5,7 @@ cannot be killed within a bound, and every process of a reporter inside its own 
 stop, or a crash and the next start, nothing is left. It knows nothing of values: see `Sink`.
 """
 
+import errno
 import os
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -52,6 +53,10 @@ def home(label: str, *, setting: str = "", own: Cgroup | None) -> Cgroup | None:
     """
     if setting:
         group = Cgroup(setting.rstrip("/"))
+        if not group.parent().genuine():
+            raise OSError(
+                errno.EOPNOTSUPP, f"{group.parent().path} is no control group of version 2", setting
+            )
         group.create()
     elif own is not None and own.writable():
         if own.name == BESIDE:

@@ -363,3 +363,9 @@ def test_a_program_that_is_missing_is_told_with_its_package(monkeypatch: pytest.
     monkeypatch.setattr(os, "access", lambda path, *_a, **_k: "setpriv" not in path)
     (missing,) = checks._programs(AgentFile())
     assert (missing.level, missing.advice) == ("problem", "dnf install util-linux (or apt-get)")
+
+
+def test_a_configured_directory_that_is_no_control_group_is_told(tmp_path: Path) -> None:
+    settings = AgentFile(cgroup=f"{tmp_path}/agent")
+    group, why = host_checks.home(settings, None, str(tmp_path))
+    assert (group and group.path, why) == (str(tmp_path), "it is no control group of version 2")

@@ -1,12 +1,13 @@
 """Reporters as real processes: runs, results, states."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.reporters.node import ROOT, Node
 from xce.linux.reaper import Exit
-from xce.reporters import directory
+from xce.reporters import directory, supervisor
 
 GOOD = "#!/bin/sh\necho '{\"free\": 5}'\n"
 
@@ -387,3 +388,10 @@ def test_a_run_as_the_one_before_it_is_only_counted_and_one_that_differs_is_told
     assert view.runs >= 10
     assert view.last_duration is not None
     assert (view.state, view.last_fault, view.notes) == ("waiting", "", [])
+
+
+def test_a_directory_that_is_no_control_group_is_not_used_as_one(tmp_path: Path) -> None:
+    """On a hybrid host /sys/fs/cgroup is a tmpfs: a group made there is a directory, and every run failed."""
+    with pytest.raises(OSError, match="is no control group of version 2"):
+        supervisor.home("label", setting=f"{tmp_path}/agent/", own=None)
+    assert list(tmp_path.iterdir()) == []
