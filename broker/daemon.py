@@ -39,7 +39,7 @@ from xce.model.refusal import ConfigError, ConfigRefused
 from xce.model.site import Site
 from xce.wire import keys
 from xce.wire.notify import notifier
-from xce.wire.router import ListenError, Router
+from xce.wire.router import ListenError, Router, wait_to_be_scheduled
 from xce.wire.trust import next_to
 from xce.wire.zap import Authenticator
 
@@ -136,6 +136,7 @@ class Daemon:
         self._server.begin(self.broker.announce(self._next_key()))
         self._server.begin(self.broker.start(now))
         self._server.begin(self.broker.add_keys(self._accepted_keys()))
+        wait_to_be_scheduled()
         zap = Authenticator(self.broker.accepts) if self.config.listen else None
         if zap is not None:
             self._stack.callback(zap.close)

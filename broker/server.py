@@ -1,6 +1,6 @@
 """The broker's loop: sockets and the store on one side, the pure core on the other. No decisions.
 
-A turn takes in what is there (at most 512 messages), hands all facts of the turn to the store as one batch,
+A turn takes in what is there (`TURN` messages at most), gives all its facts to the store as one batch,
 lets the core publish once, and sleeps until something comes. When messages come thick, it rests a few
 milliseconds between turns without looking at them: each wake-up costs more than a message does. Orders are
 not made to wait for that. When messages come so thick that a turn's work is rest enough, it does not rest: a

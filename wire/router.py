@@ -30,7 +30,8 @@ RECEIVE_QUEUE = 64
 """Messages per peer. A peer that does not read fills the first and is told apart from one that is gone."""
 ACCEPT_QUEUE = 4096
 UNIX_PATH_BYTES = 107
-TURN = 512
+TURN = 320
+"""Messages: some 2 ms of work, after which followers hear of it. Longer turns leave other processors idle."""
 
 _EVENTS = (
     zmq.EVENT_ACCEPTED
@@ -324,6 +325,16 @@ class Router(Generic[P]):
             self.endpoints.append(
                 cast("bytes", self.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
             )
+
+
+def wait_to_be_scheduled() -> None:
+    """Let ZeroMQ's thread take no processor from whoever is at work; to be called before there is a socket.
+
+    Woken by each message, it would interrupt for a single one what the broker or its peers do. When it waits
+    until a processor is free, or a time slice is over, it reads many at once: a third less CPU at 5,000
+    messages a second.
+    """
+    zmq.Context.instance().set(zmq.THREAD_SCHED_POLICY, os.SCHED_BATCH)
 
 
 def _bound(socket: "zmq.Socket[bytes]") -> None:

@@ -124,7 +124,7 @@ class Location:
         self.dirty = False
         """Changed in this turn."""
         self.pending: Readings | None = None
-        """Values that changed in this turn."""
+        """Values that changed in this turn; `values` itself when a report had them all."""
         self.news: dict[str, Any] | None = None
         """Everything else that changed in this turn, as fields of `LocationChange`; empty when that is only
         that a value was withdrawn.

@@ -140,6 +140,8 @@ class SupplyMap:
             place.values[name] = reading
         if place.pending is None:
             place.pending = {}
+        elif place.pending is place.values:
+            place.pending = {**place.values}
         place.pending[name] = reading
         if reading is None and place.news is None:
             place.news = {}  # no longer readings alone
@@ -151,15 +153,15 @@ class SupplyMap:
         """
         if self.keep is not None:
             self.keep(place)
-        values = place.values
-        if len(readings) == len(values):
-            values.clear()  # all of them: filling an empty dict takes half the time
-        values.update(readings)  # type: ignore[arg-type]
-        place.packed = place.text = None
+        if len(readings) == len(place.values):
+            place.values = place.view.values = readings  # type: ignore[assignment] # all: nothing is copied
+        else:
+            place.values.update(readings)  # type: ignore[arg-type]
         if place.pending is None:
             place.pending = readings
         else:
             place.pending.update(readings)
+        place.packed = place.text = None
         if not place.dirty:
             place.dirty = True
             self.turn.append(place)

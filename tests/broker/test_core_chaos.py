@@ -74,7 +74,10 @@ class Chaos:
                 name: self.random.choice([0, 1.5, 7]) for name in ("r15s", "r1m", "r15m", "ut", "pg", "io")
             }
         full = self.random.random() < 0.2
-        self.agent().report(reporter, full=full, age_ms=self.random.choice([0, 15_000]), **values)
+        agent = self.agent()
+        self.world.turns = self.random.random() < 0.5
+        agent.report(reporter, full=full, age_ms=self.random.choice([0, 15_000]), **values)
+        self.world.turns = True
 
     def rare(self) -> None:
         agent = self.agent()

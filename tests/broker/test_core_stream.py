@@ -64,6 +64,37 @@ def test_one_turn_is_one_delta_however_much_came() -> None:
     assert delta.values == {f"host:node{number}": {"fan": 2} for number in (1, 2, 3)}
 
 
+@pytest.mark.parametrize("last", [None, 5])
+def test_a_report_of_all_values_and_the_next_one_are_told_together(last: int | None) -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(ut=0, pg=0)
+    watcher = follow(world)
+    world.turns = False
+    agent.report(ut=1, pg=2)
+    agent.report(ut=last)
+    world.turns = True
+    world.turn()
+    (delta,) = world.got(watcher, m.Delta)
+    assert delta.changes()["host:node1"] == m.LocationChange(values={"ut": last, "pg": 2})
+    left = {"pg": 2} if last is None else {"ut": last, "pg": 2}
+    assert world.see("host:node1").values == left
+
+
+def test_a_withdrawal_is_told_although_a_report_of_all_that_is_left_follows_it() -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(ut=0, pg=0)
+    watcher = follow(world)
+    world.turns = False
+    agent.report(ut=None)
+    agent.report(pg=2)
+    world.turns = True
+    world.turn()
+    (delta,) = world.got(watcher, m.Delta)
+    assert delta.locations == {"host:node1": m.LocationChange(values={"ut": None, "pg": 2})}
+
+
 def test_nothing_new_is_no_delta() -> None:
     world = World()
     agent = Agent(world, "node1")

@@ -82,7 +82,8 @@ class World:
         self.now, self.mark = now, mark
         self.facts: list[Fact] = list(facts or [])
         self.answers: list[Answered] = list(answers or [])
-        self.commits = True
+        self.commits = self.turns = True
+        """Whether the store writes at once, and each message is a turn of its own."""
         self.waiting: list[Persist] = []
         self.sent: dict[str, list[msgspec.Struct]] = {}
         self.effects: list[Effect] = []
@@ -124,11 +125,12 @@ class World:
         return peer
 
     def say(self, peer: Peer | str, message: msgspec.Struct) -> None:
-        """A message over the real codec, and the end of the turn."""
+        """A message over the real codec, and mostly the end of the turn."""
         peer = self.peers[peer] if isinstance(peer, str) else peer
         encoded = codec.encode_json(message) if peer.json else codec.encode(message)
         self._take(self.broker.handle(peer, codec.decode_for_broker(encoded), self.now))
-        self.turn()
+        if self.turns:
+            self.turn()
 
     def ask(self, peer: Peer | str, message: msgspec.Struct) -> Any:
         """Say something and take the last that comes back."""
