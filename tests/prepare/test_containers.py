@@ -101,11 +101,14 @@ def test_a_container_in_the_group_of_a_consumer_ends_with_its_binding(
 
 
 def test_a_container_elsewhere_that_still_has_the_mounts_keeps_a_binding_from_being_released(
-    world: World, podman: Podman
+    world: World, podman: Podman, card: str
 ) -> None:
-    """Its mounts lie at other places there; nothing of it is in the consumer's group."""
+    """Its mounts lie at other places there; nothing of it is in the consumer's group.
+
+    What it has of devices it need not have opened: they are not clean as long as it can.
+    """
     ask = Ask(mounts=[MountAsk(name="input", source="data")], scratch_bytes=1 << 20)
-    report = world.bind(ask)
+    report = world.bind(ask, cards=["tun"])
     other = world.bind(ask)
     stray = world.group.child("stray")
     stray.create()
@@ -116,6 +119,7 @@ def test_a_container_elsewhere_that_still_has_the_mounts_keeps_a_binding_from_be
         assert (held.state, "blocked" in held.conditions) == (BindingState.RELEASING, True)
         assert "is still mounted elsewhere: pid " in held.note
         assert world.release(other.binding).state is BindingState.RELEASED, "it has another binding's"
+        world.until(lambda: world.report(report.binding).quarantine.keys() == {"card-tun"})
         stray.kill()
         engine.wait(20)
         world.until(lambda: world.report(report.binding).state is BindingState.RELEASED)
