@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection
 
 from xce.linux import beneath
 from xce.prepare import projects
-from xce.prepare.errand import DIRECTORY, LOOKED_AT, opened
+from xce.prepare.errand import DIRECTORY, LOOKED_AT, elsewhere, opened, place_of
 from xce.prepare.step import Evidence
 from xce.prepare.tags import OTHERS, Mark, Owner
 
-_TRIES = 5
+_TRIES = 20
 """Another node may remove an empty directory at the moment in which something is made in it."""
 
 
@@ -30,7 +30,8 @@ def look(*, root: str, elements: list[str], parts: list[str], new: bool) -> Evid
             elements = [*elements, f"attempt-{number}"]
         wanted = ["/".join(elements[:count]) for count in range(1, len(elements) + 1)]
         wanted += [f"{wanted[-1]}/{part}" for part in parts]
-        return {"elements": elements, "new": [path for path in wanted if not _is_there(top, path)]}
+        new_ones = [path for path in wanted if not _is_there(top, path)]
+        return {"elements": elements, "new": new_ones, "home": place_of(top)}
 
 
 def _is_there(top: int, path: str) -> bool:
@@ -165,15 +166,20 @@ def unshare(*, root: str, elements: list[str], new: list[str], owner: list[str])
     return {}
 
 
-def remove(*, root: str, elements: list[str], owner: list[str], agent: str) -> Evidence:
+def remove(
+    *, root: str, elements: list[str], owner: list[str], agent: str, home: Evidence | None = None
+) -> Evidence:
     """Remove the tree at the end of `elements`, then those above it that are empty; what is left, and why.
 
     Not if `stays` says why it is not ours; what is `shared` is left as long as other nodes have something of
-    it. `agent`: who has marked it, '' if marks do not count. Of what its user has moved away, nothing is ours
+    it. `agent`: who has marked it, '' if marks do not count. `home`: the volume on which it was made, which
+    may be away. Of what its user has moved away, nothing is ours
     any more; a link or file in its place goes as such.
     """
     own = Owner(*owner)._replace(**({"id": agent} if agent else {}))
     with opened(beneath.open_root(root)) as top:
+        if words := _away(top, elements, home):
+            return {"left": [[elements[-1], words]]}
         try:
             parent = _beneath(top, elements[:-1])
         except OSError as error:
@@ -194,6 +200,14 @@ def remove(*, root: str, elements: list[str], owner: list[str], agent: str) -> E
             _unmake(top, above, lambda fd: not agent or own.whose(fd)[0] is not Mark.NOBODYS)
         shared = bool(left) and all(why.startswith(OTHERS) for _, why in left)
         return {"left": [list(one) for one in left], "shared": shared}
+
+
+def _away(top: int, elements: list[str], home: Evidence | None) -> str:
+    """Why nothing is there, where that is because the volume is not; ''."""
+    try:
+        return elsewhere(top, home) if home and not _is_there(top, "/".join(elements)) else ""
+    except OSError:
+        return ""  # a link in its place
 
 
 def _held(parent: int, name: str, own: Owner, *, by_mark: bool) -> Evidence | None:

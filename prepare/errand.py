@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from xce.linux import beneath, cgroup, loopdevice, mountapi, mountinfo, spawn, syscalls
+from xce.linux import beneath, cgroup, loopdevice, mountapi, mountinfo, proc, spawn, syscalls
 from xce.linux.cgroup import Cgroup
 from xce.prepare.step import Evidence
 from xce.prepare.tags import Owner
@@ -238,6 +238,27 @@ def described(fd: int) -> Evidence:
     inside = here.removeprefix(mount.point.rstrip("/"))
     root = mount.root.rstrip("/") + inside if inside != "/" else mount.root
     return {"device": mount.device, "root": root or "/", "type": mount.kind}
+
+
+def place_of(fd: int) -> Evidence:
+    """Which directory an open one is, wherever it is mounted, to be told from what may cover it one day."""
+    seen, about = described(fd), os.fstat(fd)
+    return seen | {"boot": proc.boot_id(), "inode": about.st_ino, "fsid": os.fstatvfs(fd).f_fsid}
+
+
+def elsewhere(fd: int, place: Evidence) -> str:
+    """Why it is another directory than that was: something covers it, or its file system is away; ''.
+
+    Numbers of devices are of one boot alone, and some file systems have another with each mount.
+    """
+    now = place_of(fd)
+    by_mount, by_itself = ("device", "root", "boot"), ("type", "fsid", "inode")
+    if any(all(now[key] == place[key] for key in keys) for keys in (by_mount, by_itself)):
+        return ""
+    return (
+        f"{now['type']} {now['device']} {now['root']} is there now, and it was made on {place['type']} "
+        f"{place['device']} {place['root']}: mount that again; if it is gone for good, make it anew, empty"
+    )
 
 
 ERRANDS: dict[str, Callable[..., Evidence]] = {

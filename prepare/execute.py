@@ -12,7 +12,7 @@ With many of them `advance` takes some, and is to be called again: an order neve
 import contextlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -303,8 +303,8 @@ class Executor(Carrier):
             if self._lived_in(kept):
                 self.unremoved.pop(name, None)
                 continue
-            arguments = {"root": kept.root, "elements": kept.elements, "agent": kept.agent}
-            arguments |= {"owner": list(self.node.owner)}
+            arguments: dict[str, Any] = {"root": kept.root, "elements": kept.elements, "agent": kept.agent}
+            arguments |= {"owner": list(self.node.owner), "home": kept.home}
             key = removal_key(kept.root, kept.elements)
             try:
                 gone = self.node.errands(key, "remove", arguments, kept.remote)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from xce.linux import beneath, btrfs, mountapi, quota
 from xce.prepare import projects
-from xce.prepare.errand import DIRECTORY, LOOKED_AT, described, opened, unlink
+from xce.prepare.errand import DIRECTORY, LOOKED_AT, elsewhere, opened, place_of, unlink
 from xce.prepare.step import Evidence
 from xce.prepare.tags import Owner
 
@@ -29,7 +29,7 @@ def offer(*, root: str, directory: str, start: int, held: list[int]) -> Evidence
     Of a project in use, or `held`, nothing is taken; one that the directory has from before stays.
     """
     with opened(os.open(root, DIRECTORY)) as top:
-        seen = described(top)
+        seen = place_of(top)
         no_projects = "" if quota.enforced(top) else projects.NOT_KEPT
         volumes = btrfs.trouble(top) if seen["type"] == "btrfs" else "it is not btrfs"
         return {
@@ -38,6 +38,7 @@ def offer(*, root: str, directory: str, start: int, held: list[int]) -> Evidence
             "device": seen["device"],
             "root": f"{seen['root'].rstrip('/')}/{directory}/{DATA}",
             "real": os.path.realpath(root),
+            "home": seen,
             "number": 0 if no_projects else _project(top, directory, start, held),
         }
 
@@ -129,12 +130,19 @@ def measure(*, root: str, directory: str, way: str, number: int, size: int) -> E
         return {"number": number, "limited_to": account.limit, "used": account.used, "problem": problem}
 
 
-def clear(*, root: str, image: str, directory: str, number: int, owner: list[str]) -> Evidence:
+def clear(
+    *, root: str, image: str, directory: str, number: int, owner: list[str], home: Evidence | None = None
+) -> Evidence:
     """Remove whatever is there of a scratch: file, directory, subvolume, limit; what is `left`, and why.
 
-    What is another agent's stays. For a child: it waits until the file system has counted off what is gone.
+    What is another agent's stays. Nothing is there, and it may lie below what covers its root: `home` was
+    that. For a child: it waits until the file system has counted off what is gone.
     """
-    own = Owner(*owner)
+    own, made = Owner(*owner), directory if number else image
+    with opened(os.open(root, DIRECTORY)) as top:
+        hidden = home and not (_is_there(top, directory) or (image and _is_there(top, image)))
+        if hidden and (words := elsewhere(top, home or {})):
+            return {"left": [[made, words]]}
     if image and not own.is_others(f"{root}/{image}"):
         unlink(root=root, name=image)
     if own.is_others(f"{root}/{directory}"):

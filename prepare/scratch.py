@@ -92,7 +92,7 @@ class ScratchHandler(Plain[Scratch]):
         if way == Limit.FILE:
             image = f"{offered['real']}/{image_of(step)}"
             instead = {"instead": offered["ways"]} if step.limit == Limit.AUTO else {}
-            return Note({**evidence, "way": way, "image": image, **instead})
+            return Note({**evidence, "way": way, "image": image, "home": offered["home"], **instead})
         return Note({**evidence, "way": way} | {key: offered[key] for key in _OFFERED})
 
     def do(self, step: Scratch, evidence: Evidence, at: At) -> Outcome:
@@ -195,6 +195,7 @@ class ScratchHandler(Plain[Scratch]):
 
     def _clear(self, step: Scratch, evidence: Evidence, at: At) -> Done | Wait:
         arguments = _place(step, evidence) | {"image": image_of(step), "owner": list(at.node.owner)}
+        arguments |= {"home": evidence.get("home")}
         gone = ask(at, "clear", arguments, remote=True)
         if gone is None:
             return Wait(ERRAND_S, f"removing {step.root}/{directory_of(step)}")
@@ -228,7 +229,7 @@ def directory_of(step: Scratch) -> str:
 
 
 _QUOTAS = (Limit.PROJECT.value, Limit.QGROUP.value)
-_OFFERED = ("type", "device", "root", "number")
+_OFFERED = ("type", "device", "root", "number", "home")
 
 
 def _way(step: Scratch, evidence: Evidence) -> str:

@@ -87,12 +87,12 @@ class SharedHandler(Plain[Shared]):
             if ask(at, "unshare", new, remote=remote) is None:
                 return Wait(ERRAND_S, f"removing directories on {step.root}")
             return Done()
-        agent = evidence.get("agent", "")
-        kept = Kept(root=step.root, elements=elements, due=at.node.wall(), remote=remote, agent=agent)
+        agent, home, now = evidence.get("agent", ""), evidence.get("home"), at.node.wall()
+        kept = Kept(root=step.root, elements=elements, due=now, remote=remote, agent=agent, home=home)
         needed = any(lies_in(directory_of(peer.step, peer.evidence), elements) for peer in at.peers)
         if step.retention_s > 0 or needed:  # if only for as long as others are in it
             return Done(kept=msgspec.structs.replace(kept, due=kept.due + step.retention_s))
-        whose = {"owner": _whose(evidence, at), "agent": agent}
+        whose = {"owner": _whose(evidence, at), "agent": agent, "home": home}
         gone = ask(at, "remove", {"root": step.root, "elements": elements, **whose}, remote=remote)
         if gone is None:
             return Wait(ERRAND_S, f"removing directories on {step.root}")

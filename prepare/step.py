@@ -28,6 +28,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     remote: bool = False
     agent: str = ""
     """Whose mark is on it. '' where marks do not count: none can be there, or an older version made it."""
+    home: Evidence | None = None
+    """The volume, to be told from what may be in its place."""
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):

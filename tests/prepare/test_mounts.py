@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.linux.test_mountapi import bind as bind_mount
+from tests.prepare.test_shared_marks import covered
 from tests.prepare.world import World
 from xce.linux import mountinfo, syscalls
 from xce.model.claim import AccessMode, Ask, BindingState, Condition, MountAsk
@@ -215,6 +216,21 @@ def test_scratch_that_does_not_fit_on_its_root_fails_and_leaves_nothing(world: W
     report = world.bind(Ask(scratch_bytes=1 << 50, scratch="disk"))
     assert report.state is BindingState.FAILED
     assert "cannot make scratch of" in report.reason
+    assert world.leftovers() == []
+
+
+def test_scratch_below_what_covers_its_root_is_not_said_to_be_gone(world: World) -> None:
+    root = world.place / "scratch"
+    report = world.bind(Ask(scratch_bytes=4 << 20, scratch="disk"), binding="b1")
+    assert report.state is BindingState.READY
+    with covered(root):
+        waiting = world.release("b1")
+        assert (waiting.state, waiting.conditions) == (BindingState.RELEASING, [Condition.BLOCKED])
+        assert f"{root}/xce-b1.img: tmpfs 0:" in waiting.note
+        assert ": mount that again; if it is gone for good" in waiting.note
+        world.restart()
+        assert world.settled("b1").conditions == [Condition.BLOCKED]
+    assert world.over("b1").state is BindingState.RELEASED
     assert world.leftovers() == []
 
 

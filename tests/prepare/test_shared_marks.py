@@ -1,5 +1,6 @@
 """Directories on a shared volume say which node has made them: nobody else removes them, and he waits."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -231,7 +232,32 @@ def test_what_was_made_before_a_crash_and_not_marked_yet_gets_its_mark_after_it(
     assert [path.name for path in tmp_path.rglob("*")] == ["alice"], "it was there before"
 
 
+@contextlib.contextmanager
+def covered(place: Path) -> Iterator[None]:
+    """Another file system lies over a directory."""
+    with opened(mountapi.make("tmpfs", {"mode": "0755"})) as made, opened(os.open(place, os.O_PATH)) as at:
+        mountapi.attach(made, at)
+    yield
+    syscalls.umount2(str(place), syscalls.MNT_DETACH)
+
+
 ROUNDS = 300
+
+
+def test_what_was_kept_on_a_volume_that_is_away_is_told_until_it_is_back(world: World) -> None:
+    now, shared = [1000.0], world.place / "shared"
+    world.overrides["wall"] = lambda: now[0]
+    world.restart()
+    report = world.bind(HOME, consumer=member(), retention_s=60)
+    assert world.release(report.binding).state is RELEASED
+    now[0] += 61
+    with covered(shared):
+        wait_for(world)
+        [words] = world.executor.unremoved.values()
+        assert words.startswith(f"{top(world)}: tmpfs 0:"), words
+        assert ": mount that again; if it is gone for good" in words
+    wait_for(world)
+    assert (tree(world), world.executor.unremoved, world.journal.kept) == ([], {}, {})
 
 
 def test_two_nodes_that_make_and_remove_directories_at_once_do_not_take_each_others(tmp_path: Path) -> None:
