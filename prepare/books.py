@@ -13,7 +13,7 @@ from xce.model.claim import Chosen
 from xce.model.profile import profile_of
 from xce.prepare.csi import usage
 from xce.prepare.entry import PHASES, Entry, Event, Phase, Report, StepState
-from xce.prepare.handler import At, Node, Peer, Wait
+from xce.prepare.handler import PEER, At, Node, Peer, Wait
 from xce.prepare.journal import Journal, Order, Work
 from xce.prepare.plan import PlanRefused
 from xce.prepare.step import Csi, Kept, Step
@@ -95,9 +95,24 @@ class Books:
             self._by_key.setdefault(key, {})[(entry.id, number)] = entry
         return entry
 
+    def wake(self, news: str) -> None:
+        """Let those go on that wait for an answer (`BINDING/STEP`), or for what has news."""
+        if (entry := self.entries.get(news.rpartition("/")[0])) is not None:
+            entry.wake = 0.0
+        for entry in self.entries.values() if "/" not in news else ():
+            if entry.waiting is not None and entry.waiting.on == news:
+                entry.wake = 0.0
+
+    def _wake_sharers(self, entry: Entry, number: int) -> None:
+        """A step has come further: those who share what it works on may have waited for that."""
+        for sharer in self._by_key.get(entry.keys[number], {}).values():
+            if sharer.waiting is not None and sharer.waiting.on == PEER:
+                sharer.wake = 0.0
+
     def _forget(self, entry: Entry) -> None:
         del self.entries[entry.id]
         for number, key in enumerate(entry.keys):
+            self._wake_sharers(entry, number)
             others = self._by_key[key]
             del others[(entry.id, number)]
             if not others:

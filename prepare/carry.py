@@ -36,7 +36,7 @@ class Carrier(Books):
 
     def carry(self, entry: Entry) -> None:
         """As far as one binding gets now. Its faults are its own."""
-        entry.served = self.node.clock()
+        entry.served, before = self.node.clock(), list(entry.works)
         try:
             if entry.void and self.inventory is not None and not entry.wants_words:
                 entry = self._replan(entry, self.inventory)
@@ -51,6 +51,9 @@ class Carrier(Books):
             self._hold(entry, Wait(_INTERNAL_S, words, blocker=True))
         if entry.id in self.entries:
             self._report(entry)
+        for number, (old, new) in enumerate(zip(before, entry.works, strict=False)):
+            if old is not new:
+                self._wake_sharers(entry, number)
 
     def _replan(self, entry: Entry, instances: InstanceMap) -> Entry:
         """The machine was started anew: the same binding with the steps of today, or on its way to fail."""

@@ -243,7 +243,7 @@ def described(fd: int) -> Evidence:
 def place_of(fd: int) -> Evidence:
     """Which directory an open one is, wherever it is mounted, to be told from what may cover it one day."""
     seen, about = described(fd), os.fstat(fd)
-    return seen | {"boot": proc.boot_id(), "inode": about.st_ino, "fsid": os.fstatvfs(fd).f_fsid}
+    return seen | {"boot": proc.boot_id(), "inode": about.st_ino, "fsid": f"{os.fstatvfs(fd).f_fsid:x}"}
 
 
 def elsewhere(fd: int, place: Evidence) -> str:

@@ -233,8 +233,7 @@ class Executor(Carrier):
             return _LOOK_S
         now = self.node.clock()
         for key in (*self.node.errands.answered(), *self.node.csi.answered()):
-            if (entry := self.entries.get(key.rpartition("/")[0])) is not None:
-                entry.wake = 0.0
+            self.wake(key)
         more = self._settling is not None and self._settle_some(self._settling, now)
         more |= self._carry_some(now)
         more |= self._check_some(now)

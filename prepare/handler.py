@@ -41,6 +41,10 @@ class Note(NamedTuple):
     """Without it, nothing would be left undone after the machine has failed: it is about this boot alone."""
 
 
+PEER = "peer"
+"""A step of another binding with the same key has come further, or is gone."""
+
+
 class Wait(NamedTuple):
     """Not yet: look again after `seconds`. `blocker` is set when somebody else must do something."""
 
@@ -49,6 +53,8 @@ class Wait(NamedTuple):
     blocker: bool = False
     instances: tuple[str, ...] = ()
     """Instances that are not clean because of it."""
+    on: str = ""
+    """What ends it sooner: `PEER`, or what `CsiCalls.answered` names."""
 
 
 Outcome: TypeAlias = Done | Note | Wait
@@ -133,7 +139,7 @@ class CsiCalls(Protocol):
         """What came of the call; None: not known yet. One call for each key."""
 
     def answered(self) -> list[str]:
-        """Keys for which it is worth asking again."""
+        """Keys for which it is worth asking again, and `plugin NAME` where something new is known of one."""
 
     def fileno(self) -> int:
         """Readable when there may be an answer."""

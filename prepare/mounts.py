@@ -16,13 +16,12 @@ import msgspec
 
 from xce.linux import holders, mountinfo
 from xce.linux.mountinfo import Mount
-from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
+from xce.prepare.handler import ERRAND_S, PEER, At, Done, Note, Outcome, Plain, StepFailed, Wait
 from xce.prepare.points import make_point, marked, remove_point
 from xce.prepare.render import BINDING
 from xce.prepare.step import Bind, Csi, Evidence, Stage, Step
 
 _BUSY_S = 0.5
-_PEER_S = 0.05
 IsOurs = Callable[[Mount], bool]
 
 
@@ -56,7 +55,7 @@ def peer_at_work(at: At) -> Wait | None:
     """Of those who share a thing, one at a time has a child change it."""
     for peer in at.peers:
         if at.node.errands.pending(f"{peer.binding}/{peer.number}"):
-            return Wait(_PEER_S, f"binding {peer.binding} is at work on it")
+            return Wait(ERRAND_S, f"binding {peer.binding} is at work on it", on=PEER)
     return None
 
 

@@ -74,6 +74,11 @@ def unsaid(step: Csi) -> Wait:
     return Wait(_UNSAID_S, f"the broker has not said again what the provider says of volume {step.volume}")
 
 
+def unseen(step: Csi, problem: str) -> Wait:
+    """Nothing is asked of a plugin that is not there."""
+    return Wait(ERRAND_S, f"plugin {step.plugin}: {problem}", on=f"plugin {step.plugin}")
+
+
 def capability(step: Csi, evidence: Evidence, flags: list[str]) -> csi.Capability:
     """The same in every call for the volume, whatever the plugin says of itself meanwhile."""
     return csi.Capability(

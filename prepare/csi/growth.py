@@ -13,7 +13,6 @@ from xce.prepare.csi.usage import State
 from xce.prepare.handler import At, Done, Note, StepFailed, Wait
 from xce.prepare.step import Csi, Evidence
 
-_PLUGIN_S = 0.05
 _SHOWN_S = 60.0
 
 
@@ -35,7 +34,7 @@ def grow(step: Csi, evidence: Evidence, at: At) -> Done | Wait:
         return Done(evidence)
     seen = at.node.csi.seen(step.plugin)
     if seen is None or not seen.asked:
-        return Wait(_PLUGIN_S, f"plugin {step.plugin}: it has not been heard of yet")
+        return calls.unseen(step, "it has not been heard of yet")
     done = {name: value for name, value in evidence.items() if name != "unmet"} | {"grown": size}
     if NodeAbility.EXPAND_VOLUME not in seen.abilities:
         return Done(done)

@@ -17,13 +17,12 @@ from xce.model.csi import Backoff, NodeAbility, Outcome
 from xce.prepare.csi import calls, growth, usage
 from xce.prepare.csi.calls import Progress
 from xce.prepare.csi.usage import VOLUME, Event, State
-from xce.prepare.handler import ERRAND_S, At, Done, Note, Plain, StepFailed, Wait
+from xce.prepare.handler import ERRAND_S, PEER, At, Done, Note, Plain, StepFailed, Wait
 from xce.prepare.handler import Outcome as StepOutcome
 from xce.prepare.mounts import ask, at_point, changed, found, need_visible, unmount
 from xce.prepare.step import Csi, Evidence
 
 _LOOK_S = 0.02
-_PLUGIN_S = 0.05
 _OWN_ERROR = Backoff(0.2, 5)
 """After an error of the plugin's while it takes something back."""
 _PATIENCE = 3
@@ -65,19 +64,20 @@ class CsiHandler(Plain[Csi]):
     def _enter(self, step: Csi, at: At) -> StepOutcome:
         """Whether it can be had here, and how; nothing is asked of the plugin before that is written down."""
         if binding := usage.must_wait(at.peers):
-            return Wait(_LOOK_S, f"volume {step.volume} is being unstaged for binding {binding}")
+            return Wait(ERRAND_S, f"volume {step.volume} is being unstaged for binding {binding}", on=PEER)
         for peer in at.peers:
             if peer.leaving or not peer.evidence:
                 continue
             if usage.state_of(peer.evidence) is not State.PUBLISHED:
-                return Wait(_LOOK_S, f"volume {step.volume} is being made ready for binding {peer.binding}")
+                words = f"volume {step.volume} is being made ready for binding {peer.binding}"
+                return Wait(ERRAND_S, words, on=PEER)
             if problem := self.observe(step, peer.evidence, at):
                 raise StepFailed(problem)
             return growth.reached(step, peer.evidence, at)
         seen = at.node.csi.seen(step.plugin)
         if seen is None or not (seen.asked and seen.ready):
             problem = (seen.problem if seen else "") or "it has not been heard of yet"
-            return Wait(_PLUGIN_S, f"plugin {step.plugin}: {problem}")
+            return calls.unseen(step, problem)
         if problem := usage.unable(step, seen.abilities):
             raise StepFailed(problem)
         at.kept(Progress).unsent = True
@@ -230,9 +230,9 @@ class CsiHandler(Plain[Csi]):
             )
             if waiting is not None:
                 return waiting
-        _remove_staging(step.staging, [point for point, _, _ in evidence.get("mounts", [])])
+        stays = _remove_staging(step.staging, [point for point, _, _ in evidence.get("mounts", [])])
         at.node.mark("csi.unstaged")
-        return Done(words="; ".join(held.remarks))
+        return Done(words="; ".join([*held.remarks, *([stays] if stays else [])]))
 
 
 def _staged(evidence: Evidence, mounts: list[list[str]]) -> Note:
@@ -326,11 +326,15 @@ def _remove_leaf(target: str) -> None:
         os.rmdir(os.path.dirname(target))
 
 
-def _remove_staging(staging: str, points: list[str]) -> None:
-    """With the places of what was mounted there. Plugins keep files of their own in it; those stay."""
+def _remove_staging(staging: str, points: list[str]) -> str:
+    """With the places of what was mounted there. What plugins keep of their own in it stays: in words."""
+    stays = ""
     for path in [*reversed(points), staging]:
         try:
             os.rmdir(path)
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR):
+            if error.errno == errno.ENOTEMPTY:
+                stays = f"{path} stays: the plugin has something of its own in it"
+            elif error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 raise
+    return stays

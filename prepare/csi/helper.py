@@ -53,6 +53,8 @@ class HelperClient:
         self._pending: dict[str, _Pending] = {}
         self._seen: dict[str, csi.Seen] = {}
         self._news: list[str] = []
+        self._new: set[str] = set()
+        """Plugins of which something was said since somebody asked."""
         self._number = 0
         self._started = self._start_at = 0.0
         self._heard = 0.0
@@ -102,9 +104,10 @@ class HelperClient:
         return None
 
     def answered(self) -> list[str]:
-        """Keys for which an answer has come since the last call."""
+        """Keys for which an answer has come since the last call; `plugin NAME` for news of a plugin."""
         self.poll()
-        news, self._news = self._news, []
+        news = self._news + [f"plugin {name}" for name in sorted(self._new)]
+        self._news, self._new = [], set()
         return news
 
     def fileno(self) -> int:
@@ -213,6 +216,7 @@ class HelperClient:
     def _take(self, message: csi.FromHelper) -> None:
         if isinstance(message, csi.Seen):
             self._seen[message.plugin] = message
+            self._new.add(message.plugin)
             return
         key = message.id.rpartition("#")[0]
         pending = self._pending.get(key)

@@ -44,6 +44,51 @@ def test_whoever_waits_for_a_plugin_is_woken_by_its_answer_and_does_not_look_mea
     gone(csi, binding.id)
 
 
+def test_whoever_waits_for_another_binding_on_the_volume_is_woken_when_that_is_further(csi: CsiWorld) -> None:
+    csi.plugin.control(faults={"NodeStageVolume": {"delay_s": 0.3, "times": 1}})
+    for name in ("b1", "b2"):
+        binding, claim = csi.order(asked(), binding=name)
+        csi.executor.prepare(op_id=name, epoch=1, binding=binding, claim=claim, instances={})
+    csi.until(lambda: "is being made ready for binding b1" in csi.report("b2").note)
+    assert csi.executor.entries["b2"].wake > csi.node.clock() + 1
+    csi.until(lambda: csi.report("b1").state is READY)
+    assert not_waiting(csi, "b2")
+    csi.until(lambda: csi.report("b2").state is READY)
+    csi.plugin.control(faults={"NodeUnstageVolume": {"delay_s": 0.3, "times": 1}})
+    for name in ("b1", "b2"):
+        csi.executor.release(op_id=f"end-{name}", epoch=1, binding=name)
+    csi.until(lambda: csi.report("b1").state is RELEASED)
+    binding, claim = csi.order(asked(), binding="b3")
+    csi.executor.prepare(op_id="b3", epoch=1, binding=binding, claim=claim, instances={})
+    csi.until(lambda: csi.report("b2").state is RELEASED)
+    assert not_waiting(csi, "b3")
+    csi.until(lambda: csi.report("b3").state is READY)
+    gone(csi, "b3")
+
+
+def not_waiting(csi: CsiWorld, binding: str) -> bool:
+    """For somebody else, any more."""
+    entry = csi.executor.entries[binding]
+    return not (entry.waiting and entry.waiting.on) or entry.wake <= csi.node.clock()
+
+
+def test_whoever_waits_for_a_plugin_that_is_not_there_is_woken_when_it_comes(csi: CsiWorld) -> None:
+    csi.plugin.stop()
+    csi.restart()
+    binding, claim = csi.order(asked())
+    csi.executor.prepare(op_id="o", epoch=1, binding=binding, claim=claim, instances={})
+    csi.until(lambda: csi.report(binding.id).note.startswith("plugin "))
+    for _ in range(3):
+        csi.executor.advance()
+    assert csi.executor.entries[binding.id].wake > csi.node.clock() + 1
+    csi.plugin.start()
+    csi.until(lambda: (seen := csi.node.csi.seen(csi.name)) and seen.ready)
+    csi.executor.advance()
+    assert not_waiting(csi, binding.id)
+    csi.until(lambda: csi.report(binding.id).state is READY)
+    gone(csi, binding.id)
+
+
 @pytest.mark.parametrize(
     "how",
     [
@@ -112,14 +157,17 @@ def test_a_volume_that_is_gone_with_its_users_mount_is_not_replaced_by_the_nodes
     gone(csi, binding)
 
 
-@pytest.mark.parametrize("habit", ["litter", "removes-staging"])
-def test_what_a_plugin_does_in_its_staging_directory_is_its_own(csi: CsiWorld, habit: str) -> None:
-    csi.plugin.control(stage="nothing", behaviours=[habit])
+@pytest.mark.parametrize("habit", ["litter", "directory", "removes-staging"])
+def test_what_a_plugin_does_in_its_staging_directory_is_its_own_and_told(csi: CsiWorld, habit: str) -> None:
+    csi.plugin.control(stage="nothing", behaviours=[habit] if habit != "directory" else [])
     binding = ready(csi)
+    if habit == "directory":
+        Path(csi.staging(), "plugin-state").mkdir()
     csi.executor.release(op_id="end", epoch=1, binding=binding)
     csi.until(lambda: csi.report(binding).state is RELEASED)
-    left = [path for path in csi.leftovers() if "plugin-state.json" not in path and path != csi.staging()]
-    assert left == []
+    stays = f"{csi.staging()} stays: the plugin has something of its own in it"
+    assert csi.report(binding).reason == ("" if habit == "removes-staging" else stays)
+    assert [path for path in csi.leftovers() if "plugin-state" not in path and path != csi.staging()] == []
 
 
 class Hasty:

@@ -257,7 +257,8 @@ def test_a_child_answers_like_the_function_itself(tmp_path: Path) -> None:
         return bool(there)
 
     wait_for(answered)
-    assert there == [here] == [{"elements": ["a"], "new": ["a", "a/in"]}]
+    assert there == [here]
+    assert (here or {})["new"] == ["a", "a/in"]
     with pytest.raises(OSError, match="No such file") as failed:
         wait_for(lambda: errands("k", "look", question | {"root": "/nowhere"}, True))
     assert failed.value.filename == "/nowhere"
