@@ -104,7 +104,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.on_signal(number, self.stop)
         self.loop.on_signal(signal.SIGHUP, self.reload)
-        self._reaper = Reaper(self.loop)
+        self.reaper = Reaper(self.loop)
         self.types = Types(self.memory.types(), alone=not settings.broker)
         self.node = Node(self.types, generations=self.memory.generations(), cold=True)
         who = identity.identity(self.name, role)
@@ -160,7 +160,7 @@ class Daemon:
         self._round()
         self.crew = Crew(
             self.loop,
-            self._reaper,
+            self.reaper,
             self.node,
             self.memory,
             name=self.name,

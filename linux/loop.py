@@ -11,7 +11,7 @@ import heapq
 import os
 import select
 import signal
-import sys
+import struct
 import time
 import traceback
 from collections.abc import Callable
@@ -23,8 +23,8 @@ Callback = Callable[..., Any]
 
 _READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _WRITABLE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
-_SIGNAL, _SIGNALS = 128, 8
-"""Bytes of struct signalfd_siginfo, which begins with the number, and how many are read: signalfd(2)."""
+_SIGNAL, _SIGNALS = struct.Struct("I124x"), 8
+"""Of struct signalfd_siginfo the number, with which it begins, and how many are read: signalfd(2)."""
 _STRAYS = 4096
 """Numbers of signals that are read at once where another thread has taken them."""
 _COMPACT_ABOVE = 64
@@ -181,11 +181,11 @@ class Loop:
 
     def _signalled(self) -> None:
         try:
-            told = os.read(self._signal_fd, _SIGNALS * _SIGNAL)
+            told = os.read(self._signal_fd, _SIGNALS * _SIGNAL.size)
         except BlockingIOError:
             return
-        for at in range(0, len(told), _SIGNAL):
-            self._call(self._signals[int.from_bytes(told[at : at + 4], sys.byteorder)])
+        for (number,) in _SIGNAL.iter_unpack(told):
+            self._call(self._signals[number])
 
     def _strayed(self) -> None:
         """Signals that another thread has taken, by their numbers: signal.set_wakeup_fd."""
@@ -214,7 +214,8 @@ class Loop:
 
     def run(self) -> None:
         """Take turns until `stop`; at once, if that came before."""
-        self._run_hooks()
+        for hook in self._hooks:
+            self._call(hook)
         while not self._stopped:
             self.turn()
         self._stopped = False
@@ -223,7 +224,7 @@ class Loop:
         """Let `run` return after this turn."""
         self._stopped = True
 
-    def turn(self, at_most: float | None = None) -> None:
+    def turn(self, at_most: float | None = None) -> None:  # noqa: C901 - see below
         """Take one turn; wait no longer than `at_most` seconds (None: until something happens).
 
         Mostly a turn finds cold caches, and then each function costs: this one does by itself what it can.
@@ -243,13 +244,21 @@ class Loop:
             watch = self._watches.get(fd)
             if watch is None or watch.born == self._turns:
                 continue
-            if watch.reader is not None and events & _READABLE:
-                self._call(watch.reader)
+            reader = watch.reader
+            if reader is not None and events & _READABLE:
+                try:
+                    reader()
+                except Exception as error:  # noqa: BLE001 - one reporter's fault must not end the agent
+                    self.on_error(error, reader)
             if watch.writer is not None and events & _WRITABLE:
                 self._call(watch.writer)
         if timers and timers[0][0] <= (now := self.now()):
             self._run_due(now)
-        self._run_hooks()
+        for hook in self._hooks:
+            try:
+                hook()
+            except Exception as error:  # noqa: BLE001 - as above
+                self.on_error(error, hook)
 
     def _run_due(self, now: float) -> None:
         """All are taken off the heap before any of them runs: one set meanwhile waits for the next turn."""
@@ -264,20 +273,13 @@ class Loop:
             args, timer.callback, timer.args = timer.args, None, ()
             try:
                 callback(*args)
-            except Exception as error:  # noqa: BLE001 - as in `_call`
+            except Exception as error:  # noqa: BLE001 - as in `turn`
                 self.on_error(error, callback)
-
-    def _run_hooks(self) -> None:
-        for hook in self._hooks:
-            try:
-                hook()
-            except Exception as error:  # noqa: BLE001 - as in `_call`
-                self.on_error(error, hook)
 
     def _call(self, callback: Callback, *args: Any) -> None:
         try:
             callback(*args)
-        except Exception as error:  # noqa: BLE001 - one reporter's fault must not end the agent
+        except Exception as error:  # noqa: BLE001 - as in `turn`
             self.on_error(error, callback)
 
     def close(self) -> None:
@@ -285,7 +287,7 @@ class Loop:
         if self._signal_fd >= 0:
             with contextlib.suppress(BlockingIOError):
                 # What came too late to be told must not end us, either.
-                os.read(self._signal_fd, 64 * _SIGNAL)
+                os.read(self._signal_fd, 64 * _SIGNAL.size)
             os.close(self._signal_fd)
             self._signal_fd = -1
             signal.set_wakeup_fd(-1)

@@ -74,16 +74,20 @@ class Table:
     def __call__(self) -> list[Mount]:
         """All mounts now, in mount order."""
         if self._poll.poll(0) or self._held is None:
-            os.lseek(self._fd, 0, os.SEEK_SET)
-            text = b""
-            while more := os.read(self._fd, 1 << 16):
-                text += more
-            known, lines = self._lines, text.decode(errors="surrogateescape").splitlines()
-            self._lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
-            self._held = [mount for mount in self._lines.values() if mount is not None]
-            self._points, self._tops = {}, None
-            for mount in self._held:
-                self._points.setdefault(mount.point, []).append(mount)
+            return self._read()
+        return self._held
+
+    def _read(self) -> list[Mount]:
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        text = b""
+        while more := os.read(self._fd, 1 << 16):
+            text += more
+        known, lines = self._lines, text.decode(errors="surrogateescape").splitlines()
+        self._lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
+        self._held = [mount for mount in self._lines.values() if mount is not None]
+        self._points, self._tops = {}, None
+        for mount in self._held:
+            self._points.setdefault(mount.point, []).append(mount)
         return self._held
 
     def at(self, point: str) -> list[Mount]:
@@ -92,10 +96,9 @@ class Table:
         return self._points.get(point, [])
 
     def tops(self) -> Mapping[str, Mount]:
-        """The topmost mount of each point now."""
-        mounts = self()
-        if self._tops is None:
-            self._tops = tops(mounts)
+        """The topmost mount of each point now; the same object as long as nothing has changed."""
+        if self._poll.poll(0) or self._tops is None:
+            self._tops = tops(self._read())
         return self._tops
 
     def close(self) -> None:

@@ -44,21 +44,22 @@ class Reaper:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._watched: dict[int, tuple[Child, Callable[[Exit], object]]] = {}
+        self.watched: dict[int, tuple[Child, Callable[[Exit], object]]] = {}
+        """Whose end is told to whom."""
         self.orphans = 0
         prctl.set_child_subreaper(True)
         loop.on_signal(signal.SIGCHLD, self.reap)
         loop.call_later(0, self.reap)
 
     def __len__(self) -> int:
-        return len(self._watched)
+        return len(self.watched)
 
     def watch(self, child: Child, callback: Callable[[Exit], object]) -> None:
         """Call `callback(exit)` once `child` has ended and is reaped.
 
         To be called in the same turn as `spawn`: an unwatched child is an orphan like any other.
         """
-        self._watched[child.pid] = (child, callback)
+        self.watched[child.pid] = (child, callback)
 
     def reap(self) -> None:
         """Reap whoever has ended; callbacks run here."""
@@ -69,7 +70,7 @@ class Reaper:
                 return
             if ended is None:
                 return
-            entry = self._watched.pop(ended.si_pid, None)
+            entry = self.watched.pop(ended.si_pid, None)
             if entry is None:
                 self.orphans += 1
                 continue

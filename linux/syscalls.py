@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_syscall = ctypes.PyDLL(None).syscall
+"""For calls that never wait and whose errno nobody asks: it lets no other thread run meanwhile."""
 
 CLOSE_RANGE_CLOEXEC = 1 << 2
 """linux/close_range.h; Linux 5.11."""
@@ -74,7 +76,7 @@ def close_on_exec_from(first: int) -> None:
     Falls back to /proc/self/fd on kernels before 5.11.
     """
     # Plain numbers, each a C int, since that is quickest before every start of a process; -1 is the last.
-    if _libc.syscall(_CLOSE_RANGE, first, -1, CLOSE_RANGE_CLOEXEC) == 0:
+    if _syscall(_CLOSE_RANGE, first, -1, CLOSE_RANGE_CLOEXEC) == 0:
         return
     for name in os.listdir("/proc/self/fd"):
         try:

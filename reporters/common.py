@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from xce.linux import cgroup, users
+from xce.linux import cgroup, mountinfo, users
 from xce.linux.loop import Loop
 from xce.linux.reaper import Reaper
 from xce.model.configuration import AgentReporters
@@ -24,6 +24,7 @@ class Shared(Protocol):
     node: cage.Node
     settings: AgentReporters
     policy: cage.Policy
+    mounts: mountinfo.Table
     state_directory: str
     group: cgroup.Cgroup | None
     patience: float

@@ -49,29 +49,6 @@ class Owner(OneShotOwner, StreamOwner, Protocol):
     """Of runs of both kinds."""
 
 
-class _Places:
-    """Where opening could hang, judged anew when the kernel says that mounts have changed."""
-
-    def __init__(self) -> None:
-        self._table: mountinfo.Table | None = None
-        self._tops: Mapping[str, Mount] = {}
-        self._judged: dict[str, Mount | None] = {}
-
-    def hanging(self, path: str) -> Mount | None:
-        """The mount on the way to a file that may not answer. Raises OSError."""
-        if self._table is None:
-            self._table = mountinfo.Table()
-        tops, folder = self._table.tops(), os.path.dirname(path)
-        if tops is not self._tops:
-            self._tops, self._judged = tops, {}
-        if folder not in self._judged:
-            self._judged[folder] = mountinfo.may_hang(folder, tops)
-        return self._judged[folder]
-
-
-_PLACES = _Places()
-
-
 class Launcher:
     """Starts the runs of one reporter, one by one; what does not change between them is made once."""
 
@@ -82,24 +59,27 @@ class Launcher:
         *,
         name: str,
         node: cage.Node,
+        mounts: mountinfo.Table,
         state_directory: str,
         group: cgroup.Cgroup | None,
         patience: float,
     ) -> None:
         self._loop, self._reaper = loop, reaper
-        self._node, self._patience = node, patience
+        self._node, self._mounts, self._patience = node, mounts, patience
         self.directory = os.path.join(state_directory, "reporters", name)
         """The reporter's own, which it may write to."""
         self.group = cgroup.Inhabited(group.child(GROUP + name)) if group else None
         self._made_for: Wanted | None = None
         self._start = Start([], {}, None, "", 0)
+        self._safe_among: Mapping[str, Mount] | None = None
+        """The mounts among which opening the script cannot hang."""
 
     def launch(self, owner: Owner, wanted: Wanted) -> OneShot | Stream:
         """Start a run; see the module for what is raised."""
+        if self._made_for is not wanted:
+            self._make(wanted)
         script = self._open(wanted.candidate)
         try:
-            if self._made_for is not wanted:
-                self._make(wanted)
             fds = {cage.SCRIPT_FD: script}
             if wanted.candidate.settings.mode is Mode.ONE_SHOT:
                 return OneShot(self._loop, self._reaper, owner, self._start, fds, timeout=wanted.timeout)
@@ -119,8 +99,11 @@ class Launcher:
     def _open(self, candidate: Candidate) -> int:
         if candidate.copy:  # where it lies, opening it could hang
             return syscalls.sealed_file(candidate.name, candidate.copy)
-        if (mount := _PLACES.hanging(candidate.path)) is not None:
-            raise ChangedError(f"{candidate.path} lies on {mount.kind} from {mount.source} now")
+        mounts = self._mounts.tops()
+        if mounts is not self._safe_among:
+            if (mount := mountinfo.may_hang(os.path.dirname(candidate.path), mounts)) is not None:
+                raise ChangedError(f"{candidate.path} lies on {mount.kind} from {mount.source} now")
+            self._safe_among = mounts
         # O_NONBLOCK: a FIFO in its place must not hold us up.
         how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -165,7 +148,7 @@ class Launcher:
             line_bytes=LIMITS.elim_bytes if elim else LIMITS.frame_bytes,
             patience=self._patience,
         )
-        self._made_for = wanted
+        self._made_for, self._safe_among = wanted, None
 
     def _limit(self, group: cgroup.Cgroup | None, wanted: Wanted) -> cage.Bounds:
         limits = wanted.candidate.settings.limits

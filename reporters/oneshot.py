@@ -25,6 +25,13 @@ class OneShotOwner(RunOwner, Protocol):
 class OneShot(Run):
     """See the module. `timeout` seconds after its start it should be over."""
 
+    _owner: OneShotOwner
+    _lines: Lines | None = None
+    """Of what is read before the end."""
+    _kept_bytes = 0
+    said: bytes | None = None
+    """All that it has printed, if that is little and was read at once at its end: mostly."""
+
     def __init__(
         self,
         loop: Loop,
@@ -36,25 +43,18 @@ class OneShot(Run):
         timeout: float,
     ) -> None:
         super().__init__(loop, reaper, owner, start, fds)
-        self._exceeded = owner.exceeded
         self._timeout = timeout
-        self._line_bytes = start.line_bytes
-        self._lines: Lines | None = None
-        """Of what is read before the end."""
-        self.said: bytes | None = None
-        """All that it has printed, if that is little and was read at once at its end: mostly."""
         self._kept: list[bytes | TooLong] = []
-        self._kept_bytes = 0
         self._timer = loop.call_at(self.started_at + min(UNWATCHED, timeout), self._attend)
 
     def _attend(self) -> None:
         """It takes longer than most."""
-        self._lines = Lines(self._line_bytes)
+        self._lines = Lines(self._start.line_bytes)
         self._watch()
         self._timer = self._loop.call_at(self.started_at + self._timeout, self._overdue)
 
     def _overdue(self) -> None:
-        self._exceeded(f"did not finish within {self._timeout:g} s")
+        self._owner.exceeded(f"did not finish within {self._timeout:g} s")
 
     def _output(self, data: bytes) -> None:
         if self._ending is None and self._lines is not None and (lines := self._lines.feed(data)):
@@ -67,7 +67,7 @@ class OneShot(Run):
             if len(said) <= KEPT_LINES:  # then it has no more lines than that, either
                 self.said = said
             elif self._ending is None:
-                self._keep(lines_of(said, self._line_bytes))
+                self._keep(lines_of(said, self._start.line_bytes))
             if complained:
                 self.stderr.add(complained)
             return
@@ -79,7 +79,7 @@ class OneShot(Run):
     @property
     def kept(self) -> list[bytes | TooLong]:
         """Its lines."""
-        return self._kept if self.said is None else lines_of(self.said, self._line_bytes)
+        return self._kept if self.said is None else lines_of(self.said, self._start.line_bytes)
 
     def _keep(self, lines: Sequence[bytes | TooLong]) -> None:
         self._kept += lines
@@ -90,4 +90,4 @@ class OneShot(Run):
             self._kept.clear()
             for pipe in self._pipes[:1]:
                 pipe.close()
-            self._exceeded(f"printed more than {KEPT_BYTES >> 20} MiB or {KEPT_LINES} lines")
+            self._owner.exceeded(f"printed more than {KEPT_BYTES >> 20} MiB or {KEPT_LINES} lines")

@@ -45,11 +45,10 @@ def remains(fd: int) -> bytes:
     """What is in a pipe now, and little more, however much is being written; then it is closed."""
     data = b""
     try:
-        while len(data) < LARGEST_PIPE:
+        data = more = os.read(fd, CHUNK)
+        while len(more) == CHUNK and len(data) < LARGEST_PIPE:  # else that was all, or the end
             more = os.read(fd, CHUNK)
             data += more
-            if len(more) < CHUNK:
-                break  # that was all, or the end
     except BlockingIOError:
         return data
     finally:

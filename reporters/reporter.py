@@ -26,6 +26,8 @@ from xce.reporters.timing import Timing, probe, timing_of
 from xce.reporters.verdict import GOOD, Outcome, Verdict, judge
 
 _STOPPED = Verdict(Outcome.STOPPED)
+_WELL = ReporterState.RUNNING, ReporterState.WAITING
+"""What it does, and what others see, while nothing is wrong."""
 RETRY = 1.0
 """Seconds until the next try after a file was found changed at the moment of the start."""
 
@@ -49,9 +51,11 @@ class Reporter:
         self.runs = self.failures = self.in_a_row = self._overruns = 0
         self.due = 0.0
         self.run: OneShot | Stream | None = None
-        self.result: RunResult | None = None
+        self._result: RunResult | None = None
         self._usual: bytes | None = None
         """What its newest run has printed, if that was good and there is no more to say of it."""
+        self._again: tuple[int, float, float] | None = None
+        """Number, start and duration of the newest run, if it was otherwise as the one of `_result`."""
         self.unkillable: list[Stuck] = []
         self.unkillable_since = self._heard = 0.0
         self._pending: Candidate | None = None
@@ -65,6 +69,7 @@ class Reporter:
             shared.reaper,
             name=self.name,
             node=shared.node,
+            mounts=shared.mounts,
             state_directory=shared.state_directory,
             group=shared.group,
             patience=shared.patience,
@@ -108,6 +113,14 @@ class Reporter:
     def next_run_in(self) -> float | None:
         """Seconds; None if no run is planned."""
         return max(0.0, self.due - self._loop.now()) if self._timer and self._timer.active else None
+
+    @property
+    def result(self) -> RunResult | None:
+        """How its newest run came out."""
+        if self._result is not None and self._again is not None:
+            (run, at, lasted), self._again = self._again, None
+            self._result = msgspec.structs.replace(self._result, run=run, started_at=at, duration=lasted)
+        return self._result
 
     @property
     def note(self) -> str:
@@ -214,8 +227,8 @@ class Reporter:
     # ------------------------------------------------------------------------------------------ start
 
     def _plan(self, when: float) -> None:
-        if self._timer is not None:
-            self._cancel()
+        if self._timer is not None and self._timer.callback is not None:
+            self._timer.cancel()
         self.due = when
         self._timer = self._loop.call_at(when, self._shared.ready, self)
 
@@ -236,8 +249,9 @@ class Reporter:
         if started is None or self.run is not None or self._leftover is not None:
             return
         now = self._loop.now()
-        if not self.streaming:
-            self._overruns += int((now - self.due) // self.timing.interval)
+        if not self.streaming and (late := int((now - self.due) // self.timing.interval)):
+            self._overruns += late
+            self.publish()
         if self.held_back:
             self.hold_back("")
         self._verdict = self._ended_for = None
@@ -278,7 +292,7 @@ class Reporter:
         result = RunResult(
             run=self.runs, fault=f"cannot start it: {where}: {what}", started_at=self._loop.now()
         )
-        self.result = result
+        self._result, self._again = result, None
         self._shared.sink.run_finished(self.name, result)
         self._shared.look_again()
         self._settle(Verdict(Outcome.MISBEHAVED, result.fault))
@@ -328,17 +342,14 @@ class Reporter:
 
     def _as_usual(self, how: Exit, left: list[Stuck]) -> bool:
         """Whether a run is in all respects as the good one before it, as most are: then it only counts."""
-        run, before = self.run, self.result
+        run = self.run
         if how is not WELL or left or self._usual is None or self._ended_for is not None:
             return False
-        if not isinstance(run, OneShot) or run.said != self._usual or run.stderr.ring or before is None:
+        if not isinstance(run, OneShot) or run.said != self._usual or run.stderr.ring:
             return False
         if not self._shared.sink.again(self.name, self.runs, run.started_at):
             return False
-        duration = self._loop.now() - run.started_at
-        self.result = msgspec.structs.replace(
-            before, run=self.runs, started_at=run.started_at, duration=duration
-        )
+        self._again = self.runs, run.started_at, self._loop.now() - run.started_at
         self._verdict = GOOD
         return True
 
@@ -351,10 +362,15 @@ class Reporter:
     def over(self) -> None:
         """Of `launch.Owner`."""
         run, self.run = self.run, None
-        if isinstance(run, OneShot):
-            lasted = self._loop.now() - run.started_at
-            if lasted > self.timing.interval / 2:
-                self._overruns += self.timing.missed(run.started_at, run.started_at + lasted)
+        now, timing = self._loop.now(), self.timing
+        well = self._verdict is GOOD and (self.state, self._resting) == _WELL
+        if isinstance(run, OneShot) and now - run.started_at > timing.interval / 2:
+            self._overruns += timing.missed(run.started_at, now)
+        elif well and self._pending is None:  # mostly; nothing that others see is new
+            self._verdict, self.state = None, self._resting
+            self._plan(schedule.next_run(now, timing.interval, timing.offset))
+            self._shared.finished(self)
+            return
         self._nothing_left()
 
     def _judge(self, how: Exit | None, left: list[Stuck]) -> None:
@@ -364,7 +380,7 @@ class Reporter:
         if self._silence is not None:
             self._silence.cancel()
         verdict = judge(self.candidate, how, ended_for=self._ended_for, stderr=run.stderr, unkillable=left)
-        self.result = RunResult(
+        result = RunResult(
             run=self.runs,
             lines=run.kept if isinstance(run, OneShot) else [],
             exit=how,
@@ -375,11 +391,12 @@ class Reporter:
             stderr=run.stderr.text,
             notes=run.notes(left if how is not None else []) if left or self.streaming else [],
         )
+        self._result, self._again = result, None
         if self.state is not ReporterState.REMOVED and verdict.outcome is not Outcome.STOPPED:
-            complaint = self._shared.sink.run_finished(self.name, self.result)
+            complaint = self._shared.sink.run_finished(self.name, result)
             if complaint and verdict.outcome is Outcome.GOOD:
                 verdict = Verdict(Outcome.NO_ANSWER, complaint)
-        plain = verdict is GOOD and not run.stderr.ring and not self.result.notes
+        plain = verdict is GOOD and not run.stderr.ring and not result.notes
         self._usual = run.said if plain and isinstance(run, OneShot) else None
         self._verdict = verdict
 

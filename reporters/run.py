@@ -53,18 +53,19 @@ class Run:
     `fds`: its descriptors beside 0, 1 and 2, as ours.
     """
 
+    _ending: Ending | None = None
+    _pipes: tuple[Pipe, ...] = ()
+    """Of both outputs, once they are watched; before that, their descriptors are in `_fds`."""
+    _fds: tuple[int, ...] = ()
+    _timer: Timer | None = None
+    """What the kind of run waits for while its process runs."""
+
     def __init__(
         self, loop: Loop, reaper: Reaper, owner: RunOwner, start: Start, fds: Mapping[int, int]
     ) -> None:
-        self._loop, self._owner, self._patience = loop, owner, start.patience
+        self._loop, self._owner, self._start = loop, owner, start
         self.started_at = loop.now()
         self.stderr = Tail()
-        self._ending: Ending | None = None
-        self._pipes: tuple[Pipe, ...] = ()
-        """Of both outputs, once they are watched; before that, their descriptors are in `_fds`."""
-        self._timer: Timer | None = None
-        """What the kind of run waits for while its process runs."""
-        self._fds: tuple[int, ...] = ()
         ends: list[int] = []
         try:
             ends += os.pipe()
@@ -101,7 +102,7 @@ class Run:
                 on_end=self._over,
                 on_stuck=self._stuck,
                 also=self.child.signal,
-                patience=self._patience,
+                patience=self._start.patience,
             )
         elif grace == 0:
             self._ending.kill()

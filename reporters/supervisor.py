@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
 
-from xce.linux import users
+from xce.linux import mountinfo, users
 from xce.linux.cgroup import Cgroup
 from xce.linux.loop import Loop
 from xce.linux.reaper import Reaper
@@ -95,6 +95,7 @@ class Supervisor:
     ) -> None:
         self.loop, self.reaper, self.sink, self.settings = loop, reaper, sink, settings
         self.node, self.state_directory, self.group = node, state_directory, group
+        self.mounts = mountinfo.Table()
         self.patience, self.chance = patience, chance
         me = os.geteuid() if uid is None else uid
         self.policy = cage.Policy(uid=me, user=settings.user, allow_root=settings.allow_root)
@@ -325,6 +326,7 @@ class Supervisor:
         done, self._stopped = self._stopped, None
         for reporter in self.reporters.values():
             reporter.close()
+        self.mounts.close()
         self._leave(done, looks=0 if self._alive else LEAVING_LOOKS)
 
     def _leave(self, done: Callable[[], object], looks: int) -> None:

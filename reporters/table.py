@@ -143,7 +143,8 @@ class Table:
         feed.run, feed.good_at, feed.fault = run, at, ""
         for lived in feed.by_ttl:
             if lived < self._urgent_s:
-                self._refreshed(reporter, feed)
+                feed.refreshed = True
+                self.news[reporter] = None
         return True
 
     def expect(self, reporter: str, names: Iterable[str], now: float) -> None:

@@ -1,6 +1,7 @@
 """Reporters as real processes: runs, results, states."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -388,6 +389,23 @@ def test_a_run_as_the_one_before_it_is_only_counted_and_one_that_differs_is_told
     assert view.runs >= 10
     assert view.last_duration is not None
     assert (view.state, view.last_fault, view.notes) == ("waiting", "", [])
+    # The newest run is shown, not the last one that was told.
+    told_ago = node.kernel.loop.now() - node.results["same"][-1].started_at
+    assert view.last_run_ago is not None
+    assert view.last_run_ago < told_ago - 0.05
+
+
+def test_turns_that_were_missed_before_a_start_are_told_although_the_run_is_as_the_one_before(
+    node: Node,
+) -> None:
+    node.script("same", GOOD)
+    node.knows = True
+    node.start(interval=0.1)
+    node.until(lambda: node.repeated.get("same", 0) >= 3)
+    before, runs = node.now("same").overruns, node.repeated["same"]
+    time.sleep(0.35)  # the loop stands still
+    node.until(lambda: node.repeated["same"] > runs)
+    assert node.now("same").overruns >= before + 2
 
 
 def test_a_directory_that_is_no_control_group_is_not_used_as_one(tmp_path: Path) -> None:
