@@ -18,7 +18,9 @@ from pathlib import Path
 import pytest
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_LOOKUP, _FORGET, _GETATTR, _STATFS, _INIT, _OPENDIR = 1, 2, 3, 17, 26, 27
+_LOOKUP, _GETATTR, _STATFS, _INIT, _OPENDIR = 1, 3, 17, 26, 27
+_NOT_ASKED = {2, 36, 42}
+"""FUSE_FORGET, FUSE_INTERRUPT, FUSE_BATCH_FORGET: nobody waits for an answer."""
 _DIRECTORY = struct.pack("6Q10I", 7, 0, 0, 0, 0, 0, 0, 0, 0, 0o040755, 2, 0, 0, 0, 4096, 0)
 """fuse_attr"""
 _MNT_DETACH = 2
@@ -63,7 +65,7 @@ class HangingMount:
             if code == _INIT:
                 answer = struct.pack("IIIIHHIIHH28x", 7, 19, 1 << 16, 0, 12, 9, 1 << 12, 1, 0, 0)
                 os.write(self._fd, struct.pack("IiQ", 16 + len(answer), 0, unique) + answer)
-            elif code != _FORGET:
+            elif code not in _NOT_ASKED:
                 self._held.append(unique)
                 self._late.append((time.monotonic() + (self._after or 0), code, unique))
                 self.asked.set()
