@@ -147,10 +147,14 @@ def test_a_start_on_a_full_disk_names_the_file_system_and_the_way_out(small_disk
         assert put(store, 1).error is None
         assert store.close(10)
     fill(small_disk)
-    broker_yaml = small_disk.parent / "broker.yaml"
+    place = small_disk.parent
+    broker_yaml = place / "broker.yaml"
+    for name in ("resources.yaml", "hosts.yaml"):
+        (place / name).touch()
     broker_yaml.write_text(
-        f"{{listen: [], local: {small_disk.parent}/b.sock, accepted_keys: {small_disk.parent}, "
-        f"state_directory: {state}, resources: /none, hosts: /none, audit: {small_disk}/audit, metrics: ''}}"
+        f"{{listen: [], local: {place}/b.sock, accepted_keys: {place}, state_directory: {state}, "
+        f"resources: {place}/resources.yaml, hosts: {place}/hosts.yaml, audit: {small_disk}/audit, "
+        "metrics: ''}"
     )
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "run", "--config", str(broker_yaml)],
