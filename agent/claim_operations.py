@@ -264,7 +264,7 @@ class ClaimOperations:
         return {"error": f"{words}: {why}" if why else words, "releasing": sorted(begun)}
 
     def _release(self, bindings: list[str]) -> None:
-        epoch = self._claims.newest_epoch
+        epoch = self._claims.holdings.epoch
         for name in bindings:
             self._claims.ordered(BindingRelease(epoch=epoch, op_id=LOCAL, binding=name))
 

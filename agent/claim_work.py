@@ -50,6 +50,8 @@ class Began(msgspec.Struct, frozen=True):
     void: bool
     epoch: int
     """The newest that the journal has seen."""
+    newest: int
+    """The highest number of a binding that it has."""
     unseen: str = ""
     """Why nobody would see what is mounted here; '' if others would."""
 
@@ -231,7 +233,8 @@ def _begin(executor: "Executor") -> Iterator[Any]:
     void = [entry for entry in executor.entries.values() if entry.void]
     needed = frozenset(chosen.reporter for entry in void for chosen in entry.order.binding.instances)
     epoch = executor.journal.standing.epoch
-    yield Began(executor.recovering, needed, bool(void), epoch, _unseen(executor))
+    newest = executor.journal.newest()
+    yield Began(executor.recovering, needed, bool(void), epoch, newest, _unseen(executor))
 
 
 def _unseen(executor: "Executor") -> str:

@@ -17,7 +17,7 @@ from xce.agent.ends import Ends
 from xce.agent.holdings import Holdings
 from xce.linux import local_ports
 from xce.linux.loop import Loop
-from xce.model.claim import ENDED, BindingState, Chosen
+from xce.model.claim import ENDED, BindingState, Chosen, binding_number
 from xce.model.instance import Instance, Inventory
 from xce.model.message import BindingPrepare, BindingRelease, BindingReport
 from xce.model.profile import Claims as Settings
@@ -62,8 +62,6 @@ class Claims:
         self._began: Began | None = None
         self._settling = False
         """The thread has been told what the broker knows, and has not come through it."""
-        self.newest_epoch = 0
-        """Of the orders that were given, and of what the journal has."""
         self._orders: dict[str, BindingPrepare] = {}
         """Given while the journal recovers: what the broker knows that this node has."""
         self._loop = loop
@@ -82,7 +80,7 @@ class Claims:
 
     def ordered(self, order: BindingPrepare | BindingRelease) -> None:
         """The broker has given an order, or somebody on this host."""
-        self.newest_epoch = max(self.newest_epoch, order.epoch)
+        self.holdings.epoch = max(self.holdings.epoch, order.epoch)
         recovering = self._began is not None and bool(self._began.recovering)
         if isinstance(order, BindingRelease):
             if recovering and order.was is not None:
@@ -94,6 +92,7 @@ class Claims:
             self._pending(order, self.fault)
             return
         self.ends.ordered(order.binding)
+        self.holdings.newest = max(self.holdings.newest, binding_number(order.binding.id))
         self.holdings.claims[order.binding.id] = order.claim.id
         if recovering:
             self._orders[order.binding.id] = order
@@ -183,7 +182,8 @@ class Claims:
             match self._worker.news.popleft():
                 case Began() as began:
                     self._began = began
-                    self.newest_epoch = max(self.newest_epoch, began.epoch)
+                    self.holdings.epoch = max(self.holdings.epoch, began.epoch)
+                    self.holdings.newest = max(self.holdings.newest, began.newest)
                     self.holdings.uncertain = bool(began.recovering)
                     self.holdings.serving = True
                     self.fault, self.unseen = "", began.unseen

@@ -344,6 +344,8 @@ class Core:
             types=self.book.types_digest(),
             inventories=self.book.references(),
             bindings=self.holdings.digest(),
+            epoch=self.holdings.epoch,
+            newest=self.holdings.newest,
         )
         self._effects.append(Send(hello))
         self._asked_since = now

@@ -18,6 +18,10 @@ class Holdings:
 
     def __init__(self) -> None:
         self.serving = False
+        self.epoch = 0
+        """The newest reign of a broker that this node has had an order of."""
+        self.newest = 0
+        """The highest number of a binding that this node has known."""
         self.reports: dict[str, BindingReport] = {}
         self.claims: dict[str, str] = {}
         """Whose binding each is, by name of the binding."""

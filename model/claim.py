@@ -280,7 +280,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One claim on one host for one consumer."""
 
     id: str
-    """`b` and the revision at which it was made: never used twice."""
+    """`b` and a number that rises, the revision at which it was made if none was higher: never used twice."""
     claim: str
     host: str
     consumer: Consumer
@@ -303,6 +303,12 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ports that the node picked, by the name that the claim gives them."""
     revision: Count = 0
     """Of the last fact about it."""
+
+
+def binding_number(binding: str) -> int:
+    """The number in a binding's id; 0 if it has none."""
+    number = binding[1:]
+    return int(number) if binding[:1] == "b" and number.isascii() and number.isdecimal() else 0
 
 
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from xce.model.claim import Binding, BindingState, Claim
+from xce.model.claim import Binding, BindingState, Claim, binding_number
 from xce.prepare import journalfile, journalnames
 from xce.prepare.journalfile import COUNT, LOST, STEPS, Head, Key, checksum_of, copied, salvage
 from xce.prepare.journalnames import FILE, HEAD
@@ -95,6 +95,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the control groups were made."""
 
 
+_BINDINGS = frozenset({"order", "tombstone"})
+
+
 class Journal:
     """The records of one node, in `directory`. Raises `TooNew`, and OSError if it cannot be opened at all."""
 
@@ -145,6 +148,10 @@ class Journal:
                 order = self._need("order", name, 0, Order)
                 found[name] = (order, [self._need("work", name, n, Work) for n in range(order.steps)])
         return found
+
+    def newest(self) -> int:
+        """The highest number of a binding that is or was here."""
+        return max((binding_number(name) for kind, name, _ in self._raw if kind in _BINDINGS), default=0)
 
     def tombstone(self, binding: str) -> Tombstone | None:
         """How a binding ended here."""

@@ -10,7 +10,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from xce.model import fact as facts
-from xce.model.claim import ENDED, Binding, BindingState, Chosen, Claim, Quarantine, claim_state
+from xce.model.claim import (
+    ENDED,
+    Binding,
+    BindingState,
+    Chosen,
+    Claim,
+    Quarantine,
+    binding_number,
+    claim_state,
+)
 
 ENDED_KEPT = 16
 """Bindings of a claim that have ended and are remembered, for people; the oldest are forgotten, and those
@@ -52,6 +61,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     """Gang to its bindings, as long as one of them is known."""
     states_of: dict[str, dict[str, int]] = {}
     """Claim or gang to how many of its known bindings are in each state."""
+    newest: int = 0
+    """The highest number of a binding."""
 
     def copy(self) -> "ClaimLedger":
         """An equal ledger that shares only frozen records."""
@@ -66,6 +77,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             of_host=_copied(self.of_host),
             of_gang=_copied(self.of_gang),
             states_of=_copied(self.states_of),
+            newest=self.newest,
         )
 
     def bare(self) -> "ClaimLedger":
@@ -76,6 +88,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             quarantine=self.quarantine,
             given_up=self.given_up,
             stood=self.stood,
+            newest=self.newest,
         )
 
     def work_out(self) -> None:
@@ -186,6 +199,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             self._ended(binding)
 
     def _index(self, binding: Binding) -> None:
+        self.newest = max(self.newest, binding_number(binding.id))
         self._counted(binding, 1)
         self.of_claim.setdefault(binding.claim, {})[binding.id] = None
         if binding.gang:

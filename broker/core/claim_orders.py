@@ -121,7 +121,7 @@ def _bind(order: m.ClaimBind, _caller: Caller, now: Situation) -> list[facts.Cha
         raise Refusal("invalid", f"cannot bind: give 1 to {LIST} places")
     if not 0 <= order.ready_within_s <= READY_WITHIN_S:
         raise Refusal("invalid", "cannot bind: ready_within_s must be 0 to 31 days")
-    first = now.ledger.revision + 1
+    first = _unused(order, now)
     name = f"g{first}" if len(order.places) > 1 else ""
     made: list[Binding] = []
     beside: dict[str, dict[tuple[str, str], Binding]] = {}
@@ -147,6 +147,13 @@ def _bind(order: m.ClaimBind, _caller: Caller, now: Situation) -> list[facts.Cha
         beside[place.claim][_where(binding)] = binding
         held[place.host] += [(chosen, "it is picked twice") for chosen in binding.instances]
     return [facts.BindingMade(binding=binding) for binding in made]
+
+
+def _unused(order: m.ClaimBind, now: Situation) -> int:
+    """A number that no binding had, whatever became of this store: nodes remember what it may have lost."""
+    hosts = (now.hosts.get(place.host) for place in order.places)
+    known = max((host.newest for host in hosts if host is not None), default=0)
+    return max(now.ledger.revision, now.ledger.claims.newest, known) + 1
 
 
 def _where(binding: Binding) -> tuple[str, str]:

@@ -168,7 +168,7 @@ class Claims:
         self.state.send(host.peer, self._order_of(binding))
 
     def _order_of(self, binding: Binding) -> m.BindingPrepare | m.BindingRelease:
-        epoch, releasing = self.state.changes.epoch, binding.state is BindingState.RELEASING
+        epoch, releasing = self.state.epoch_for(binding.host), binding.state is BindingState.RELEASING
         prepare = None
         if not releasing or not self.views.settled(binding.host):
             record = self.state.journal.ledger.claims.claims[binding.claim]

@@ -96,6 +96,7 @@ class Hellos:
         optional = {"software": hello.software, "machine_id": hello.machine_id, "boot_id": hello.boot_id}
         optional["claims"] = "no" if hello.bindings is None else "yes"
         host.agent = {field: text for field, text in optional.items() if text}
+        host.epoch, host.newest = hello.epoch, hello.newest
         host.where = self._where(peer, hello)
         if host.silent:
             state.note(f"host {name} is back, {host.where}", fault=False, host=name)

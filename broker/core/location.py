@@ -136,7 +136,9 @@ class Host(Location):
 
     __slots__ = (
         "agent",
+        "epoch",
         "join_by",
+        "newest",
         "nonce",
         "overdue",
         "peer",
@@ -160,6 +162,10 @@ class Host(Location):
         """Of the agent's process."""
         self.agent: dict[str, str] = {}
         """What its hello said: software, machine_id, boot_id, claims (yes or no)."""
+        self.epoch = 0
+        """The newest reign whose orders its node has seen, as its hello said."""
+        self.newest = 0
+        """The highest number of a binding that its node has known, as its hello said."""
         self.where = ""
         """Host name and pid, as its hello said, and the address that we see."""
         self.quiet_s = NEVER

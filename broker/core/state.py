@@ -58,6 +58,11 @@ class State:
         self.types = self.intake.types = self.freshness.types = types
         self.reports.forget_types()
 
+    def epoch_for(self, host: str) -> int:
+        """Of an order for a node: its own reign's, or what the node has seen of one that this store lacks."""
+        place = self.supply.hosts.get(host)
+        return max(self.changes.epoch, place.epoch if place is not None else 0)
+
     def send(self, peer: Peer, document: object) -> None:
         """Send a document to a peer."""
         self.out.append(Send(peer, document))  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ class Strays:
         """Tell a host to release what is not wanted there; one that is away shows it when it is back."""
         host = self.state.supply.hosts.get(name)
         if host is not None and host.peer is not None:
-            epoch = self.state.changes.epoch
+            epoch = self.state.epoch_for(name)
             order = m.BindingRelease(epoch=epoch, op_id=op_id, binding=binding, reason=reason)
             self.state.send(host.peer, order)
 

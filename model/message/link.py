@@ -65,6 +65,10 @@ class Hello(Document, frozen=True, kw_only=True, tag="hello"):
     inventories: dict[str, InventoryRef] = {}
     bindings: str | None = None
     """Of an agent: `claim.holdings_digest` of the bindings that it has; null: it knows nothing of claims."""
+    epoch: Count = 0
+    """The newest reign whose orders about claims its node has seen; it refuses those of older ones."""
+    newest: Count = 0
+    """The highest number of a binding that its node has known: the ids of new ones are above it."""
 
 
 class ReporterNews(Document, frozen=True, kw_only=True, tag="reporters"):

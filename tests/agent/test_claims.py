@@ -165,6 +165,16 @@ def test_the_same_order_again_is_answered_again_and_a_late_one_says_that_it_has_
     node.until("b1", RELEASED)
 
 
+def test_a_hello_says_the_newest_reign_and_the_highest_number_that_the_node_has_seen(node: Node) -> None:
+    node.claims.ordered(node.prepare("b12", epoch=3))
+    node.until("b12", READY)
+    node.again()
+    assert (node.claims.holdings.epoch, node.claims.holdings.newest) == (3, 12)
+    node.claims.ordered(node.prepare("b30", "zero", epoch=4))
+    assert (node.claims.holdings.epoch, node.claims.holdings.newest) == (4, 30)
+    node.until("b30", READY)
+
+
 def test_a_release_of_what_was_never_here_is_answered(node: Node) -> None:
     node.release("b9")
     assert node.until("b9", RELEASED).reason == "it was never here"

@@ -206,3 +206,22 @@ def test_after_many_facts_all_is_one_and_a_start_from_it_knows_the_same() -> Non
     assert cluster.see().bindings[binding].binding.claim == "kept"
     order = m.ClaimRelease(id="op2", claim="other")
     assert world.ask(world.peer("sched", "controller"), order).code == "conflict", "op_ids outlive it"
+
+
+def test_a_store_that_is_younger_than_its_nodes_uses_no_number_twice_and_is_obeyed() -> None:
+    """C-STA-01: it was restored from a copy, or started empty; nodes know of later reigns and bindings."""
+    cluster = Cluster("node1", "node2")
+    cluster.node.arrive(epoch=7, newest=500)
+    (made,) = cluster.bind(place(cluster.claim("a"), "node1", "GPU-a"))
+    assert made == "b501"
+    (order,) = cluster.node.listen()
+    assert order.epoch == 7
+    both = cluster.claim("b")
+    two = cluster.bind(*(place(both, name, "GPU-b") for name in cluster.nodes))
+    assert two == ["b502", "b503"]
+    assert [one.epoch for one in cluster.nodes["node2"].listen()] == [1], "it has seen no other"
+    cluster.order(m.ClaimRelease, claim="a")
+    (order,) = (one for one in cluster.node.listen() if isinstance(one, m.BindingRelease))
+    assert order.epoch == 7
+    cluster.restart()
+    assert cluster.bind(place(cluster.claim("c"), "node2", "GPU-c")) == ["b504"], "the store remembers it"

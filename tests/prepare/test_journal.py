@@ -68,6 +68,17 @@ def test_fields_of_a_newer_version_are_kept(tmp_path: Path) -> None:
     third.close()
 
 
+def test_the_highest_number_of_a_binding_is_known_whatever_became_of_it(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path))
+    assert journal.newest() == 0
+    for name in ("b9", "b12", "b3", "bx", "other77"):
+        journal.end(name, stone(1))
+    journal.close()
+    again = Journal(str(tmp_path))
+    assert again.newest() == 12
+    again.close()
+
+
 def test_a_file_that_is_gone_is_not_taken_for_one_that_never_was(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path))
     assert journal.standing.recovering == ""

@@ -7,6 +7,7 @@ The steps alone, at every moment and with every fault, are tried in tests/prepar
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -50,6 +51,7 @@ from xce.model.claim import (
     MountAsk,
     PortsAsk,
     SharedAsk,
+    binding_number,
 )
 from xce.model.claim_check import text_problem
 from xce.prepare import names
@@ -623,3 +625,44 @@ def test_c_sta_05_after_a_reboot_nothing_is_ready_by_the_record_alone(one: Node,
         one.release("first", "second")
         one.ended(first)
         one.agent.stop()
+
+
+def confirmed(one: Node) -> None:
+    """The broker has heard the node since its start."""
+    until_there(one.site, "node1")
+    one.site.until(lambda: not one.site.snapshot().locations["host:node1"].conditions)
+
+
+def test_c_sta_01_a_broker_that_goes_back_to_a_copy_orders_its_nodes_and_mixes_up_no_binding(
+    one: Node, tmp_path: Path
+) -> None:
+    """The copy knows neither of the newest reign nor of the newest binding, whose job runs on."""
+    broker = one.site.broker
+    state = Path(broker.settings["state_directory"])
+    first = one.ready("first", Ask(mounts=[CACHE]))
+    broker.stop()
+    shutil.copytree(state, tmp_path / "copy")
+    for _ in range(2):
+        broker.start()
+        broker.stop()
+    broker.start()
+    confirmed(one)
+    lost = one.ready("lost", Ask(instances=CARD), card="card-own")
+    broker.stop()
+    removed(state)
+    shutil.copytree(tmp_path / "copy", state)
+    broker.start()
+    confirmed(one)
+    assert one.view(first).binding.state is READY
+    held = bindings_of(one.agent)[lost]
+    new = one.ready("new", Ask(instances=CARD), card="card-other")
+    newer = one.ready("newer", Ask(mounts=[DATA]))
+    assert binding_number(lost) < binding_number(new) < binding_number(newer)
+    assert one.mounts(one.point(newer, "data"))
+    assert run_in(one.agent, "lost", OWN, OTHER) == ["open", REFUSED]
+    assert run_in(one.agent, "new", OWN, OTHER) == [REFUSED, "open"]
+    one.release("first", "new", "newer")
+    ended(one.site, one.client, first, new, newer)
+    assert bindings_of(one.agent) == {lost: held | {"standing": "unknown"}}
+    assert one.agent.command("claim", "release", lost, "--wait", "10").returncode == 0
+    one.ended()
