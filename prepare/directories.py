@@ -221,7 +221,7 @@ def _held(parent: int, name: str, own: Owner, *, by_mark: bool) -> Evidence | No
         if found is Mark.OTHERS:
             own.leave(fd)
         if found is Mark.OTHERS or (found is Mark.NOBODYS and by_mark):
-            return {"left": [], "stays": words, "others": found is Mark.OTHERS}
+            return {"left": [], "stays": words, "others": words.startswith(OTHERS)}
         users = own.users(fd)
         return {"left": [[name, users[0]]], "shared": True} if users else None
 

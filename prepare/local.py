@@ -23,7 +23,7 @@ from xce.prepare.points import own_directory
 
 JOBS = "xce.slice/xce-jobs.service"
 """Where the shipped unit holds the control groups of jobs, below the root of the hierarchy."""
-_TRIAL_SOURCE = "xce-trial"
+_TRIAL_SOURCE, _HIERARCHY_SOURCE = "xce-trial", "xce-claims"
 HOLDER = "holder"
 """The group in it of the process that keeps the unit alive."""
 
@@ -83,8 +83,9 @@ def need_version_2(settings: Claims) -> None:
     attributes = mountapi.MOUNT_ATTR_NOSUID | mountapi.MOUNT_ATTR_NODEV | mountapi.MOUNT_ATTR_NOEXEC
     try:
         os.makedirs(point, 0o755, exist_ok=True)
+        tags.owner(settings.directory).take(point, "all", f"cgroup2 {_HIERARCHY_SOURCE}")
         with (
-            opened(mountapi.make("cgroup2", {}, attributes=attributes)) as tree,
+            opened(mountapi.make("cgroup2", {"source": _HIERARCHY_SOURCE}, attributes=attributes)) as tree,
             opened(os.open(point, os.O_PATH | os.O_CLOEXEC)) as at,
         ):
             mountapi.attach(tree, at)

@@ -2,7 +2,8 @@
 
 They are control groups that begin with the prefix, what lies in the directory of claims, and CDI and scratch
 files with our name. Ours is what carries our mark besides (`tags`); what could and does not is reported and
-never touched. A mount is ours if the point that it covers says so, of this mount. Nothing is an orphan while
+never touched. A mount is ours if the point that it covers says so, of this mount; one of a
+plugin, if its folder does. Nothing is an orphan while
 the node is recovering: then nobody knows who owns what.
 """
 
@@ -69,14 +70,26 @@ def _judged_mounts(found: list[Orphan], node: Node) -> list[Orphan]:
     """The same for mounts, by what they cover."""
     if not found:
         return []
-    root, judged = node.settings.directory, [one for one in found if one.kind == "volume"]
-    mounts = [(one, one.mount) for one in found if one.mount is not None and one not in judged]
+    root = node.settings.directory
+    mounts = [(one, one.mount) for one in found if one.mount is not None]
     try:
         with mountapi.uncovered(root) as below:
-            why = [_not_ours(mount, below + one.path.removeprefix(root), node) for one, mount in mounts]
+            why = [
+                _not_our_volume(f"{below}/{os.path.relpath(one.path, root)}", node)
+                if one.kind == "volume"
+                else _not_ours(mount, f"{below}/{os.path.relpath(one.path, root)}", node)
+                for one, mount in mounts
+            ]
     except OSError as error:  # without CAP_SYS_ADMIN; then no mount here is ours
         why = [f"cannot look below it: {error.strerror}"] * len(mounts)
-    return judged + [one._replace(foreign=words) for (one, _), words in zip(mounts, why, strict=True)]
+    return [one._replace(foreign=words) for (one, _), words in zip(mounts, why, strict=True)]
+
+
+def _not_our_volume(covered: str, node: Node) -> str:
+    """The same for what a plugin has mounted: in a folder of ours, wherever it likes."""
+    while os.path.basename(os.path.dirname(os.path.dirname(covered))) not in {CSI, ""}:
+        covered = os.path.dirname(covered)
+    return node.owner.whose(covered)[1]
 
 
 def _not_ours(mount: Mount, covered: str, node: Node) -> str:

@@ -24,7 +24,7 @@ _NEVER = "trusted.xce.never"
 """Is written nowhere."""
 _ABOUT = 3
 """Fields before it."""
-_KEEPS_NONE = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSPC, errno.EROFS}
+_KEEPS_NONE = {errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EROFS}
 
 
 class Mark(Enum):

@@ -98,6 +98,7 @@ class CsiHandler(Plain[Csi]):
             return calls.unsaid(step)
         if not usage.at_or_below(step.staging, at.node.mounts()):
             os.makedirs(step.staging, 0o755, exist_ok=True)
+            at.node.owner.take(step.staging, at.binding)
         call = csi.Stage(
             volume=step.volume,
             staging=step.staging,
@@ -135,7 +136,7 @@ class CsiHandler(Plain[Csi]):
                 secrets=step.secrets,
             )
             if not at.node.csi.pending(calls.key(at)) and not at_point(step.target, at):
-                _make_leaf(step, present=held.leaf)
+                _make_leaf(step, at, present=held.leaf)
             told = calls.ask(step, call, at)
             if isinstance(told, Wait):
                 return told
@@ -292,9 +293,10 @@ def _number(target: str) -> str:
     return f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}" if stat.S_ISBLK(found.st_mode) else "none"
 
 
-def _make_leaf(step: Csi, *, present: bool) -> None:
+def _make_leaf(step: Csi, at: At, *, present: bool) -> None:
     """The target's folder is ours alone; the target is absent, or empty for plugins that want it."""
     os.makedirs(os.path.dirname(step.target), 0o700, exist_ok=True)
+    at.node.owner.take(os.path.dirname(step.target), at.binding)
     _clear_leaf(step.target)
     if present:
         _put_leaf(step.target, file=step.block)

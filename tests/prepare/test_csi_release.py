@@ -204,4 +204,12 @@ def test_volumes_that_bindings_have_are_no_orphans_and_others_are_not_just_unmou
     }
     assert "by hand" in orphans.clean(found[0], csi.node)
     assert csi.at(csi.target()) != []
+    theirs = Path(csi.settings.directory, ".csi/s/theirs/inner")
+    theirs.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "theirs", str(theirs)], check=True)
+    [foreign] = orphans.find(csi.node, steps)
+    assert str(foreign) == f"volume {theirs} (tmpfs theirs): not ours: no agent has written its name on it"
+    subprocess.run(["umount", str(theirs)], check=True)
+    theirs.rmdir()
+    theirs.parent.rmdir()
     gone(csi, binding)
