@@ -110,7 +110,7 @@ def _sharing(pid: str, directory: str) -> set[str]:
     if point is None:
         return set()
     text = Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = line.partition(" - ")[0].split(" ")
         if fields[0] == str(point.id):
             return {field for field in fields[6:] if field.startswith("shared:")}

@@ -22,6 +22,8 @@ RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0
 _STRICT = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 DEPTH = 64
 """Directories held open while a tree is removed; what lies deeper is moved up first."""
+REFUSED = 2
+"""Levels below a tree's top on which directories may have to stay."""
 LEFT = 32
 """Leftovers that are named; more are only counted."""
 NOT_FINISHED = "not finished yet"
@@ -29,7 +31,7 @@ NOT_FINISHED = "not finished yet"
 
 
 class Left(NamedTuple):
-    """What `remove_tree` could not remove: the path below the tree, and why."""
+    """What `remove_tree` could not remove: the path below the tree, as text for a person, and why."""
 
     path: str
     why: str
@@ -73,8 +75,8 @@ def remove_tree(
 ) -> list[Left]:
     """Remove the directory `name` of `parent` and all in it; what is left of it, [] if nothing is.
 
-    `refuse` says of a directory right below it why that has to stay; '' if it need not. At most `budget`
-    entries are looked at in one call; then the rest is left, to be removed by the next.
+    `refuse` says of a directory why that has to stay, at most `REFUSED` below it; '' if it need not. At most
+    `budget` entries are looked at in one call; then the rest is left, to be removed by the next.
     """
     remover = _Remover(parent, os.fsencode(name), budget, refuse)
     try:
@@ -181,7 +183,7 @@ class _Remover:
             os.close(fd)
             self._leave(name, "a file system is mounted on it")
             return False
-        if len(self.stack) == 1 and (why := self.refuse(fd)):
+        if 0 < len(self.stack) <= REFUSED and (why := self.refuse(fd)):
             os.close(fd)
             self._leave(name, why)
             return False
@@ -204,7 +206,7 @@ class _Remover:
     def _leave(self, name: bytes, why: str) -> None:
         parts = [directory.name for directory in self.stack] + ([name] if name else [])
         if len(self.left) < LEFT:
-            self.left.append(Left("/".join(os.fsdecode(part) for part in parts), why))
+            self.left.append(Left(b"/".join(parts).decode(errors="backslashreplace"), why))
 
 
 def _words(error: OSError) -> str:

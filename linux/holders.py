@@ -196,7 +196,7 @@ def _uses(task: str, mount: int, point: str, proc_root: str) -> str:
                 return how
     with contextlib.suppress(OSError):
         maps = Path(proc_root, task, "maps").read_text(encoding="utf-8", errors="surrogateescape")
-        for line in maps.splitlines():
+        for line in maps.split("\n"):
             if is_below(line[line.find("/") :], point) and "/" in line:
                 return "mapped file"
     return ""

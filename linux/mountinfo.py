@@ -49,7 +49,7 @@ def read(
     proc_root: str = "/proc", pid: int | str = "self", devices: AbstractSet[str] | None = None
 ) -> list[Mount]:
     """All mounts that `pid` sees, in mount order; of these devices alone if they are given."""
-    lines = _text(proc_root, pid).splitlines()
+    lines = _text(proc_root, pid).split("\n")
     if devices is not None:
         lines = [line for line in lines if not devices.isdisjoint(line.split(" ", 3)[2:3])]
     return _parsed(lines)
@@ -82,7 +82,7 @@ class Table:
         text = b""
         while more := os.read(self._fd, 1 << 16):
             text += more
-        known, lines = self._lines, text.decode(errors="surrogateescape").splitlines()
+        known, lines = self._lines, text.decode(errors="surrogateescape").split("\n")
         self._lines = {line: known[line] if line in known else _parse_line(line) for line in lines}
         self._held = [mount for mount in self._lines.values() if mount is not None]
         self._points, self._tops = {}, None
@@ -166,7 +166,7 @@ def may_hang(
 
 def parse(text: str) -> list[Mount]:
     """The mounts of a mountinfo file; lines that are not of that form are left out."""
-    return _parsed(text.splitlines())
+    return _parsed(text.split("\n"))
 
 
 def _parsed(lines: Iterable[str]) -> list[Mount]:

@@ -42,7 +42,7 @@ def process(pid: int, proc_root: str = "/proc") -> Process | None:
 
 def real_user(pid: int, proc_root: str = "/proc") -> int | None:
     """The uid of whoever started a process, whatever it has become by its file's mode; None if it is gone."""
-    for line in _read(f"{proc_root}/{pid}/status").splitlines():
+    for line in _read(f"{proc_root}/{pid}/status").split("\n"):
         if line.startswith("Uid:"):
             return int(line.split()[1])
     return None

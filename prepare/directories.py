@@ -84,16 +84,21 @@ class _Maker:
         return fd
 
     def _give(self, fd: int, here: str, *, new: bool) -> None:
+        """To its user. One of root's is given while nothing is in it: as we, or another node, make it."""
+        if os.fstat(fd).st_uid == self.uid:
+            return
+        used = bool(os.listdir(fd))
         found = os.fstat(fd)
-        if found.st_uid != self.uid and (new or found.st_uid == os.geteuid()):
-            try:
-                os.fchown(fd, self.uid, self.gid)
-            except PermissionError as error:
-                words = f"cannot give to {self.uid} (root squashed?)"
-                raise OSError(error.errno, words, here) from error
-        elif found.st_uid != self.uid:
+        if found.st_uid == self.uid:
+            return  # another node has given it just now, and made something in it
+        if used or not (new or found.st_uid == os.geteuid()):
             words = f"it is there and belongs to uid {found.st_uid}, not to {self.uid}"
             raise OSError(errno.EEXIST, words, here)
+        try:
+            os.fchown(fd, self.uid, self.gid)
+        except PermissionError as error:
+            words = f"cannot give to {self.uid} (root squashed?)"
+            raise OSError(error.errno, words, here) from error
 
     def told(self, fd: int) -> Evidence:
         """Whose the last of them is. `agent`: by whose mark it may be removed; '': by the journal alone."""
@@ -173,8 +178,8 @@ def remove(
 
     Not if `stays` says why it is not ours; what is `shared` is left as long as other nodes have something of
     it. `agent`: who has marked it, '' if marks do not count. `home`: the volume on which it was made, which
-    may be away. Of what its user has moved away, nothing is ours
-    any more; a link or file in its place goes as such.
+    may be away. Of what its user has moved away, nothing is ours any more; a link or file in its place
+    stays, and goes as such if marks do not count.
     """
     own = Owner(*owner)._replace(**({"id": agent} if agent else {}))
     with opened(beneath.open_root(root)) as top:
@@ -187,8 +192,9 @@ def remove(
                 return {"left": []}
             raise
         with opened(parent):
-            with contextlib.suppress(OSError):  # a directory, most of the time
-                os.unlink(elements[-1], dir_fd=parent)
+            if not agent:
+                with contextlib.suppress(OSError):  # a directory, most of the time
+                    os.unlink(elements[-1], dir_fd=parent)
             if (held := _held(parent, elements[-1], own, by_mark=bool(agent))) is not None:
                 return held
             number = _project(parent, elements[-1])
@@ -214,7 +220,9 @@ def _held(parent: int, name: str, own: Owner, *, by_mark: bool) -> Evidence | No
     """Why a directory is not to be removed, or not yet; None if it is."""
     try:
         fd = os.open(name, DIRECTORY, dir_fd=parent)
-    except OSError:
+    except OSError as error:
+        if by_mark and error.errno in (errno.ENOTDIR, errno.ELOOP):
+            return {"left": [], "stays": "no agent has made it: it is no directory", "others": False}
         return None  # gone, or not to be removed for another reason
     with opened(fd):
         found, words = own.whose(fd)

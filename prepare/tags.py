@@ -93,9 +93,9 @@ class Owner(NamedTuple):
         return found
 
     def refused(self, thing: int) -> str:
-        """Why it is not to be removed: it is another agent's; ''."""
+        """Why it is not to be removed: it is another agent's, or one has it too; ''."""
         found, words = self.whose(thing)
-        return words if found is Mark.OTHERS else ""
+        return words if found is Mark.OTHERS else next(iter(self.users(thing)), "")
 
     def refuse_others(self, thing: str) -> None:
         """Nothing is done with what is another agent's. Raises OSError."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.linux.hangfs import HangingMount
 from tests.linux.test_mountapi import bind
-from xce.linux import holders, mountapi, proc
+from xce.linux import holders, mountapi, mountinfo, proc
 from xce.linux.openfiles import DeviceNumber
 
 pytestmark = pytest.mark.root
@@ -127,6 +127,23 @@ def test_whoever_keeps_a_mount_busy_is_named(mounted: tuple[int, Path], code: st
     assert how in found.how
     sitter.leave()
     assert holders.of_mount(number, str(point)) == []
+
+
+@pytest.mark.parametrize("name", ["x\x0by", "x\u2028y", "x\x85y", "x\ny"])
+def test_a_copy_is_seen_whatever_its_user_has_called_its_place(
+    mounted: tuple[int, Path], tmp_path: Path, name: str
+) -> None:
+    number, point = mounted
+    mount = mountinfo.one(number)
+    assert mount is not None
+    place = tmp_path / name
+    place.mkdir()
+    sought = [holders.Sought(str(point), mount.device, lambda one: one.root == mount.root)]
+    move = f"mount --bind '{point}' '{place}' && umount '{point}' && exec \"$@\""
+    before = ["unshare", "-m", "--propagation", "private", "sh", "-c", move, "sh"]
+    sitter = Sitter("pass", before=before)
+    assert [found.pid for found in holders.of_copies(sought)[str(point)]] == [sitter.process.pid]
+    sitter.leave()
 
 
 def test_a_mount_copied_into_another_namespace_is_named_by_a_process_in_it(mounted: tuple[int, Path]) -> None:
