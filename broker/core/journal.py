@@ -6,9 +6,8 @@ store fails, everything that waits is refused with `not-durable`, and the draft 
 While the store says that it cannot write (`fault`), orders are refused with its words and nothing is tried.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import takewhile
 
 import msgspec
 
@@ -28,9 +27,10 @@ class _Waiting(msgspec.Struct):
     """What was handed to the store and is not answered yet."""
 
     facts: list[Fact]
+    revision: int
     answer: Answered | None
     done: list[Effect]
-    after: Callable[[], list[Effect]]
+    after: Callable[[int], list[Effect]]
     failed: Callable[[], list[Effect]]
     also: list[tuple[Peer, str]] = []
     """The same order, given again meanwhile."""
@@ -47,6 +47,8 @@ class Journal:
         """Why nothing can be made durable at present, as the store says; '' when all is well."""
         self._ticket = 0
         self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
+        self._general: deque[int] = deque()
+        """Those of them that are not about claims alone."""
         self._answers: OrderedDict[str, Answered] = OrderedDict()
         for answer in answers:
             self._remember(answer)
@@ -85,7 +87,9 @@ class Journal:
         revision = self.draft.revision
         answer = Answered(answer_key(by, op_id), request, revision, list(made)) if op_id else None
         self._ticket += 1
-        self._waiting[self._ticket] = _Waiting(facts, answer, done(revision), lambda: after(revision), failed)
+        self._waiting[self._ticket] = _Waiting(facts, revision, answer, done(revision), after, failed)
+        if not all(isinstance(change, ClaimChange) for change in changes):
+            self._general.append(self._ticket)
         if answer is not None:
             self._asked[answer.key] = self._ticket
         return Persist(self._ticket, facts, answer)
@@ -123,20 +127,21 @@ class Journal:
 
     def about_claims(self, ticket: int) -> bool:
         """Whether everything up to `ticket` that is not committed yet is about claims and nothing else."""
-        waiting = takewhile(lambda item: item[0] <= ticket, self._waiting.items())
-        return all(isinstance(fact.change, ClaimChange) for _, one in waiting for fact in one.facts)
+        return not self._general or self._general[0] > ticket
 
     def committed(self, ticket: int) -> tuple[list[Fact], list[Effect]]:
         """Everything up to `ticket` is durable: the facts, now in the ledger, and what follows."""
         facts: list[Fact] = []
         effects: list[Effect] = []
         while self._waiting and next(iter(self._waiting)) <= ticket:
-            _, waiting = self._waiting.popitem(last=False)
+            number, waiting = self._waiting.popitem(last=False)
+            if self._general and self._general[0] == number:
+                self._general.popleft()
             for fact in waiting.facts:
                 self.ledger.apply(fact)
             facts += waiting.facts
             effects += waiting.done
-            effects += waiting.after()
+            effects += waiting.after(waiting.revision)
             if waiting.answer is not None:
                 self._remember(waiting.answer)
                 del self._asked[waiting.answer.key]
@@ -151,6 +156,7 @@ class Journal:
         """
         effects = [effect for waiting in self._waiting.values() for effect in waiting.failed()]
         self._waiting.clear()
+        self._general.clear()
         self._asked.clear()
         for fact in found:
             self.ledger.apply(fact)

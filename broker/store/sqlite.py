@@ -186,8 +186,7 @@ class SqliteStore:
 
     def _take(self, bell: select.epoll) -> list[_Item | None]:
         """All that waits; empty when nothing came for a while."""
-        if not self._inbox:
-            bell.poll(TRIAL_S if self._fault else WITNESS_S if self._recorder.unwitnessed() else IDLE_S)
+        bell.poll(TRIAL_S if self._fault else WITNESS_S if self._recorder.unwitnessed() else IDLE_S)
         return [self._inbox.popleft() for _ in range(len(self._inbox))]
 
     def _commit(self, items: list[_Item]) -> None:
