@@ -4,7 +4,8 @@ The broker chooses nothing: hosts and instances come with the order, and are che
 known now, with everything that is on its way to the disk.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from xce.model.claim import (
     BindingState,
     Chosen,
     ClaimForm,
+    Consumer,
     Quarantine,
     Reclaim,
 )
@@ -126,11 +128,18 @@ def _bind(order: m.ClaimBind, _caller: Caller, now: Situation) -> list[facts.Cha
     made: list[Binding] = []
     beside: dict[str, dict[tuple[str, str], Binding]] = {}
     held: dict[str, list[tuple[Chosen, str]]] = {}
+    there: dict[str, dict[str, dict[Consumer, Binding]]] = {}
     for number, place in enumerate(order.places):
         record = _record(now, place.claim, "bind")
         if place.claim not in beside:
             beside[place.claim] = {_where(one): one for one in now.ledger.claims.live(place.claim)}
         _may_bind(record, place, beside[place.claim])
+        if place.host not in there:
+            there[place.host] = {}
+            for one in now.ledger.claims.on(place.host):
+                there[place.host].setdefault(one.consumer.name, {})[one.consumer] = one
+        others = there[place.host].setdefault(place.consumer.name, {})
+        _one_consumer(place, others.values())
         binding = Binding(
             id=f"b{first + number}",
             claim=place.claim,
@@ -145,6 +154,7 @@ def _bind(order: m.ClaimBind, _caller: Caller, now: Situation) -> list[facts.Cha
         )
         made.append(binding)
         beside[place.claim][_where(binding)] = binding
+        others[binding.consumer] = binding
         held[place.host] += [(chosen, "it is picked twice") for chosen in binding.instances]
     return [facts.BindingMade(binding=binding) for binding in made]
 
@@ -181,6 +191,22 @@ def _may_bind(record: ClaimRecord, place: m.Place, live: Mapping[tuple[str, str]
         if one.host != place.host:
             words = f"one host may have it, and {one.host} does ({one.id}, {one.state.value})"
             raise Refusal("conflict", f"cannot {what}: {words}")
+
+
+def _one_consumer(place: m.Place, others: Iterable[Binding]) -> None:
+    """Who has the same name on a host has the same processes and devices; raises `Refusal` for two.
+
+    What one of them does not say is not different.
+    """
+    for other, field in product(others, ("user", "job", "index")):
+        mine, theirs = getattr(place.consumer, field), getattr(other.consumer, field)
+        if mine and theirs and mine != theirs:
+            words = f"consumer {other.consumer.name} is there with {field} {theirs!r} (binding {other.id})"
+            raise Refusal(
+                "conflict",
+                f"cannot bind claim {place.claim} on {place.host} for {field} {mine!r}: {words}",
+                "give each job a consumer of its own",
+            )
 
 
 def _choose(

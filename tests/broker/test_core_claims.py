@@ -1,5 +1,6 @@
 """The way of a claim at the broker: made, bound, ready or failed, released, provided for, asked for."""
 
+import msgspec
 import pytest
 
 from tests.broker.cluster import FAILED, READY, RELEASED, Cluster, gang, volume
@@ -208,3 +209,35 @@ def test_a_consumer_with_a_name_that_cannot_be_kept_is_refused() -> None:
     cluster = Cluster()
     bad = m.Place(claim=cluster.claim(), host="node1", consumer=Consumer(name=""), instances=pick("GPU-a"))
     assert "consumer.name ''" in cluster.refused(bad)
+
+
+@pytest.mark.parametrize("field", ["user", "job", "index"])
+def test_one_consumer_is_not_two_jobs_that_could_open_each_others_devices(field: str) -> None:
+    """Two controllers that number their jobs alike; what one does not say is not different."""
+    cluster = Cluster()
+
+    def asked(claim: str, card: str, **consumer: str) -> m.Place:
+        one: m.Place = place(cluster.claim(claim), "node1", card)
+        return msgspec.structs.replace(one, consumer=Consumer(name="7", **consumer))
+
+    first = asked("a", "GPU-a", **{field: "x"})
+    (made,) = cluster.bind(first)
+    other = asked("b", "GPU-b", **{field: "y"})
+    words = f"for {field} 'y': consumer 7 is there with {field} 'x' (binding {made})"
+    assert words in cluster.refused(other)
+    cluster.bind(asked("c", "GPU-c"))
+    cluster.order(m.ClaimRelease, claim="a")
+    assert words in cluster.refused(other), "not before nothing of it is left"
+    cluster.bind(msgspec.structs.replace(other, consumer=first.consumer))
+
+
+def test_two_jobs_of_one_order_are_not_one_consumer() -> None:
+    cluster = Cluster()
+    two = [
+        msgspec.structs.replace(
+            place(cluster.claim(claim), "node1", card), consumer=Consumer(name="7", user=user)
+        )
+        for claim, card, user in (("a", "GPU-a", "x"), ("b", "GPU-b", "y"))
+    ]
+    assert "for user 'y': consumer 7 is there with user 'x'" in cluster.refused(*two)
+    cluster.bind(two[1])
