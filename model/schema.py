@@ -140,7 +140,8 @@ class Fitting:
         if node.value is None:
             node = Node(node.line, {})
         if not isinstance(node.value, dict):
-            return self._fail(node.line, key, f"expected keys and values, got {describe(node.value)}")
+            problem = f"expected keys and values, got {describe(node.value)}"
+            return self._fail(node.line, key, problem, _instead(node.value, info))
         fields = {field.encode_name: field for field in info.fields}
         values: dict[str, Any] = {}
         for name, entry in node.value.items():
@@ -350,6 +351,13 @@ def _index(items: list[Node], place: int) -> str:
     value = items[place].value
     name = value["name"].node.value if isinstance(value, dict) and "name" in value else None
     return f"[{name}]" if isinstance(name, str) else f"[{place}]"
+
+
+def _instead(value: object, info: inspect.StructType) -> str:
+    """How one writes the struct that a plain value stands in the place of."""
+    if isinstance(value, str) and [field.encode_name for field in info.fields if field.required] == ["name"]:
+        return f"write {{name: {value}}}"
+    return f"known here: {', '.join(field.encode_name for field in info.fields)}"
 
 
 def _nearest_key(name: str, info: inspect.StructType) -> str:

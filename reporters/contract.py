@@ -18,7 +18,7 @@ import msgspec
 
 from xce.model.message import ReportedCondition
 from xce.model.resource import Kind, ResourceType, Scope, name_problem, normalise, value_problem
-from xce.model.supply import split_location
+from xce.model.supply import LocationKind, split_location
 from xce.model.value import Absent, Presence, Reading, Value
 from xce.reporters import inventory
 from xce.reporters.frame import LIMITS, Frame, Limits, Refusal, TooLong, Unfit, escape, parse_line, shown
@@ -222,12 +222,22 @@ def _scope_problem(kind: ResourceType, where: str | None, context: Context) -> s
         return "has scope host: only a reporter on the host gives it"
     if kind.reporter != context.reporter:
         return f"only '{kind.reporter}' reports it" if kind.reporter else "its type names no reporter"
-    if where is not None:
-        try:
-            split_location(where)
-        except ValueError as error:
-            return str(error)
-    return ""
+    return _place_problem(kind, where) if where is not None else ""
+
+
+def _place_problem(kind: ResourceType, where: str) -> str:
+    """Why a value of the type cannot be at a location; '' if it can, as far as is known here."""
+    try:
+        at, _ = split_location(where)
+    except ValueError as error:
+        return str(error)
+    fitting = (
+        (LocationKind.GROUP,) if kind.scope is Scope.HOST_GROUP else (LocationKind.POOL, LocationKind.STORAGE)
+    )
+    if at in fitting:
+        return ""
+    wanted = " or ".join(f"{one.value}:NAME" for one in fitting)
+    return f"a value of scope {kind.scope.value} is at {wanted}, not at {where}"
 
 
 def _problem(kind: ResourceType, value: object, previous: Value | None) -> str:

@@ -126,7 +126,8 @@ def main(argv: Sequence[str]) -> int:
                 return 0
             time.sleep(1)
     except (OSError, RecordingError) as error:
-        _to(2)(f"xce-reporter replay: cannot play {options.file}: {error}\n".encode())
+        words = error.strerror if isinstance(error, OSError) else error
+        _to(2)(f"xce-reporter replay: cannot play {options.file}: {words}\n".encode())
         return 1
 
 

@@ -121,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
     import time  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    from xce.model import document, refusal  # noqa: PLC0415
+    from xce.model import document  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(
         prog="xce-reporter simulate",
@@ -133,9 +133,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--once", action="store_true", help="print one frame and end, as a one-shot reporter")
     options = parser.parse_args(argv)
     try:
-        simulation = document.load(Path(options.file).read_text(encoding="utf-8"), options.file, Simulation)
-    except (OSError, UnicodeDecodeError, refusal.ConfigRefused) as error:
-        print(f"xce-reporter simulate: cannot use {options.file}: {error}", file=sys.stderr)
+        simulation = document.given(Path(options.file).read_bytes, options.file, Simulation, ValueError)
+    except ValueError as error:
+        print(f"xce-reporter simulate: {error}", file=sys.stderr)
         return 2
     for frame in frames(simulation):
         if frame is None:

@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from xce.model import VERSION
+
 COMMANDS = (
     "run",
     "status",
@@ -59,6 +61,9 @@ def _carry_out(program: str, package: str, commands: Sequence[str], arguments: l
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(_help(program, package, commands), file=sys.stdout if arguments else sys.stderr)
         return GOOD if arguments else USAGE
+    if arguments[0] == "--version":
+        print(f"{program} {VERSION}")
+        return GOOD
     name, rest = arguments[0], arguments[1:]
     if name not in commands:
         print(f"{program}: no command {name!r}; see {program} --help", file=sys.stderr)

@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from xce.model import VERSION
+
 COMMANDS = {
     "run": "run the broker in the foreground",
     "status": "show the broker: peers, numbers, counters, and what needs an admin",
@@ -67,6 +69,9 @@ def _carry_out(arguments: list[str]) -> int:
     if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(overview(), file=sys.stdout if arguments else sys.stderr)
         return GOOD if arguments else USAGE
+    if arguments[0] == "--version":
+        print(f"xce-broker {VERSION}")
+        return GOOD
     name, rest = arguments[0], arguments[1:]
     if name not in COMMANDS:
         print(f"xce-broker: no command {name!r}; see xce-broker --help", file=sys.stderr)

@@ -88,6 +88,8 @@ def program_page(program: str) -> str:
         ".Nm",
         ".Ar command",
         ".Op Ar argument ...",
+        ".Nm",
+        ".Fl -version",
         ".Sh DESCRIPTION",
     ]
     lines += [_text(about), ".Pp", "The commands are:", ".Bl -tag -width reporter"]
@@ -265,7 +267,7 @@ def bash_completion() -> str:
         "        case $program in",
     ]
     for program, (_package, _line, commands, _about, _also) in PROGRAMS.items():
-        lines.append(f"            {program}) words='{' '.join(commands)} --help' ;;")
+        lines.append(f"            {program}) words='{' '.join(commands)} --help --version' ;;")
     lines += ["        esac", "    fi"]
     lines += ['    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")']
     lines += ['    ((${#COMPREPLY[@]})) || mapfile -t COMPREPLY < <(compgen -f -- "$word")', "}"]

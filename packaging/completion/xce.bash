@@ -48,9 +48,9 @@ _xce() {
     esac
     if ((COMP_CWORD == 1)); then
         case $program in
-            xce-agent) words='run status inventory topology discovery reporter explain claim csi doctor join key removal --help' ;;
-            xce-reporter) words='run join status replay simulate fleet --help' ;;
-            xce-broker) words='run status hosts host drain hold supply instances types pools pool claim provide quarantine doctor watch snapshot key backup restore export token join --help' ;;
+            xce-agent) words='run status inventory topology discovery reporter explain claim csi doctor join key removal --help --version' ;;
+            xce-reporter) words='run join status replay simulate fleet --help --version' ;;
+            xce-broker) words='run status hosts host drain hold supply instances types pools pool claim provide quarantine doctor watch snapshot key backup restore export token join --help --version' ;;
         esac
     fi
     mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")

@@ -75,8 +75,8 @@ def test_all_errors_come_at_once_each_with_its_line() -> None:
         ("reporters: {budget: 99999999999999999999}", "does not fit in 64 bits"),
         ("reporters: {allow_root: gpu}", "expected a list, got 'gpu'; write [gpu]"),
         ("reporters:\n  interval:\n", "2: reporters.interval: expected a number of seconds"),
-        ("reporters: 5", "reporters: expected keys and values, got the number 5"),
-        ("- a\n- b", "expected keys and values, got a list"),
+        ("reporters: 5", "reporters: expected keys and values, got the number 5; known here: directory, "),
+        ("- a\n- b", "expected keys and values, got a list; known here: broker, broker_key, "),
         ("name: !!python/object:os.system x", "the tag"),
         ("<<: {a: 1}", "merge keys are not read"),
         ("reporters:\n\tinterval: 5", "2: cannot be read as YAML: a tab in the indentation; use spaces"),
@@ -177,3 +177,9 @@ def test_what_a_check_of_the_value_finds_has_its_line_too() -> None:
     types = "types:\n  - {name: a, kind: string}\n  - kind: string\n    name: b\n"
     with pytest.raises(refusal.ConfigRefused, match=r"r.yaml:4: types\[b\].name: is bad"):
         load(types, "r.yaml", ResourcesFile, check=lambda _: {"types[1].name": "is bad"})
+
+
+def test_a_bare_name_where_a_section_belongs_is_told_how_to_write_it() -> None:
+    assert refused("hosts:\n  - node1\n", HostsFile) == [
+        "/etc/xce/agent.yaml:2: hosts[0]: expected keys and values, got 'node1'; write {name: node1}"
+    ]

@@ -111,6 +111,8 @@ def test_a_name_that_the_reporter_may_not_give_leaves_no_reading(name: str, reas
     [
         ("lic", ""),
         ("lic@pool:matlab", ""),
+        ("lic@host:node1", "a value of scope pool is at pool:NAME or storage:NAME, not at host:node1"),
+        ("lic@group:gpu", "a value of scope pool is at pool:NAME or storage:NAME, not at group:gpu"),
         ("lic@matlab", "location 'matlab': expected host:NAME, group:NAME, pool:NAME or storage:NAME"),
         ("loose", "its type names no reporter"),
         ("n", "has scope host: only a reporter on the host gives it"),

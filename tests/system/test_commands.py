@@ -12,6 +12,7 @@ import pytest
 
 from tests.linux.hangfs import HangingMount
 from tests.system.harness import AgentProgram, Site, python
+from xce.model import VERSION
 
 pytestmark = [pytest.mark.system, pytest.mark.root]
 
@@ -111,12 +112,15 @@ def test_lint_finds_what_is_wrong_in_settings_and_types(site: Site) -> None:
     agent.script("good", "#!/bin/sh\n:\n", types=TYPES, reports=["rack"])
     agent.script("bad", "#!/bin/sh\n:\n", reports=["nope"], interval="soon")
     agent.script("unknown", "#!/bin/sh\n:\n", reports=["nope"])
-    shown = command(agent, "reporter", "lint", "good", "bad", "unknown", "absent")
+    pooled = [{"name": "seats", "kind": "numeric", "scope": "pool"}]
+    agent.script("pooled", "#!/bin/sh\n:\n", types=pooled)
+    shown = command(agent, "reporter", "lint", "good", "bad", "unknown", "absent", "pooled")
     assert shown.returncode == 1
     lines = {line.partition(":")[0]: line for line in shown.stdout.splitlines()}
     assert lines["good"] == "good: ok: one-shot, every 30 s, as nobody"
     assert "interval" in lines["bad"]
-    assert "no such resource type 'nope'" in lines["unknown"]
+    assert "unknown.yaml: reports: no such resource type 'nope'" in lines["unknown"]
+    assert "pooled.yaml: types[seats]: has scope pool" in lines["pooled"]
     assert "cannot find absent" in lines["absent"]
 
 
@@ -344,3 +348,9 @@ def test_a_configuration_that_is_named_and_not_there_is_wrong_usage(words: str, 
 def test_help_lists_every_command_apart_from_its_summary(program: str) -> None:
     listed = re.findall(r"^  (\S+) +\S", run(program, "--help").stdout, re.MULTILINE)
     assert listed == list(importlib.import_module(ENTRIES[program]).COMMANDS)
+
+
+@pytest.mark.parametrize("program", ENTRIES)
+def test_every_program_says_its_version(program: str) -> None:
+    done = run(program, "--version")
+    assert (done.stdout, done.returncode) == (f"{program} {VERSION}\n", 0)

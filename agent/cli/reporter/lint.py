@@ -1,7 +1,7 @@
 """`xce-agent reporter lint FILE ...`: what can be said of a reporter without running it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from xce.agent import trial
 from xce.agent.cli import GOOD, TROUBLE
@@ -11,7 +11,7 @@ from xce.agent.intake import settings_file
 from xce.linux import users
 from xce.model import human
 from xce.model.configuration import AgentFile
-from xce.model.resource import Scope
+from xce.model.resource import ResourceType, Scope
 from xce.reporters import cage
 from xce.reporters.directory import Candidate
 
@@ -64,17 +64,25 @@ def findings(candidate: Candidate, settings: AgentFile) -> list[tuple[str, str]]
         found.append(("warning", candidate.warning))
     types = trial.types_for(candidate, settings)
     found += [("problem", text) for text in types.problems.get(settings_file(candidate), ())]
+    return found + [
+        ("problem", f"{settings_file(candidate)}: {text}") for text in _misplaced(candidate, types.in_force)
+    ]
+
+
+def _misplaced(candidate: Candidate, types: Mapping[str, ResourceType]) -> Iterator[str]:
+    """Names that this reporter promises or declares, and that it cannot give here."""
+    for kind in candidate.settings.types:
+        if kind.scope is not Scope.HOST:
+            words = f"has scope {kind.scope.value}: declare it in resources.yaml; a host cannot report it"
+            yield f"types[{kind.name}]: {words}"
     for name in candidate.settings.reports:
-        kind = types.in_force.get(name)
-        if kind is None:
-            found.append(("problem", f"reports: no such resource type {name!r}; declare it under 'types:'"))
-        elif kind.scope is not Scope.HOST:
-            found.append(
-                ("problem", f"reports: {name} has scope {kind.scope.value}, which a host cannot report")
-            )
-        elif kind.reporter not in {"", candidate.name}:
-            found.append(("problem", f"reports: only '{kind.reporter}' reports {name}"))
-    return found
+        known = types.get(name)
+        if known is None:
+            yield f"reports: no such resource type {name!r}; declare it under 'types:'"
+        elif known.scope is not Scope.HOST:
+            yield f"reports: {name} has scope {known.scope.value}, which a host cannot report"
+        elif known.reporter not in {"", candidate.name}:
+            yield f"reports: only '{known.reporter}' reports {name}"
 
 
 def _summary(candidate: Candidate, settings: AgentFile) -> str:
