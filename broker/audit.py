@@ -19,6 +19,8 @@ import msgspec
 from xce.broker.background import Background
 
 ROOM = 10_000
+CHARACTERS = 4096
+"""Of a target, which holds a reason, and of an id; a good one is shorter."""
 
 _Call: TypeAlias = tuple[float, str, str, str, str, str, str, int, str]
 """An `Entry` that is to be, with its time as a number."""
@@ -82,7 +84,8 @@ class Audit:
         if len(self._calls) >= self._room:
             self.dropped += 1
         else:
-            call = self._wall(), who, role, operation, target, op_id, result, revision, address
+            about, key = _cut(target), _cut(op_id)  # of a refused call: whatever somebody has sent
+            call = self._wall(), who, role, operation, about, key, result, revision, address
             self._calls.append(call)  # the thread makes a line of it
         now = time.monotonic()
         if now >= self._due:
@@ -123,6 +126,10 @@ class Audit:
     def _gap(self, missing: int) -> bytes:
         words = f"{missing} lines are missing before this one"
         return _line((self._wall(), "", "", "audit", "", "", words, 0, ""))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}…"
 
 
 def _line(call: _Call) -> bytes:

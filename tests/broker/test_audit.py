@@ -180,3 +180,18 @@ def test_without_a_file_lines_go_to_standard_error() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=30)
     assert msgspec.json.decode(done.stderr)["operation"] == "undrain"
+
+
+def test_what_a_refused_call_was_about_does_not_fill_the_disk(tmp_path: Path, background: Background) -> None:
+    """Whoever has any key can send a megabyte and be refused, as often as he likes."""
+    audit = log(tmp_path / "audit", background)
+    audit.record(
+        who="x", role="agent", operation="hold.add", target="host:n1: " + "x" * 1_000_000, result="role"
+    )
+    audit.record(who="x", role="admin", operation="pool.set", op_id="y" * 1_000_000, result="invalid")
+    settle(background)
+    first, second = lines(tmp_path / "audit")
+    assert first["target"].startswith("host:n1: xxx")
+    assert first["target"].endswith("x…")
+    assert second["op_id"].endswith("y…")
+    assert (tmp_path / "audit").stat().st_size < 10_000
