@@ -166,13 +166,22 @@ def _timeouts(settings: AgentFile) -> Iterator[Finding]:
         yield Finding("ok", "they fit together")
 
 
+def _closed(path: str, owner: int, we: int) -> Finding:
+    """A directory that we cannot write in. Another user's may be good for the agent, and must stay his."""
+    if we == 0:
+        return Finding("problem", f"cannot write in {path}", f"is it mounted read-only? findmnt -T {path}")
+    if owner == we:
+        return Finding("problem", f"cannot write in {path}", f"chmod u+rwx {path}")
+    return Finding("warning", f"{path} belongs to uid {owner}, and we are uid {we}", "sudo xce-agent doctor")
+
+
 def _state(settings: AgentFile) -> Iterator[Finding]:
     for path in (settings.state_directory, settings.run_directory):
         if not os.path.isdir(path):
             yield Finding("warning", f"{path} is not there yet", "systemctl start xce-agent makes it")
             continue
         if not os.access(path, os.W_OK):
-            yield Finding("problem", f"cannot write in {path}", f"chown {os.geteuid()} {path}")
+            yield _closed(path, os.stat(path).st_uid, os.geteuid())
             continue
         free = os.statvfs(path)
         if free.f_bavail * free.f_frsize < ENOUGH_BYTES:

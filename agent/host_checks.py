@@ -74,6 +74,7 @@ NEEDED = (
 """The others of the unit are for single devices and file systems: docs/packaging.md has them all."""
 
 Findings = Iterator[Finding]
+CLOSED = "it cannot be written"
 
 
 def home(settings: AgentFile, agent_pid: int | None, root: str = "/") -> tuple[Cgroup | None, str]:
@@ -96,7 +97,7 @@ def home(settings: AgentFile, agent_pid: int | None, root: str = "/") -> tuple[C
     if group is None:
         return None, "its process is in none of version 2"
     if not group.writable():
-        return group, "it cannot be written"
+        return group, CLOSED
     return group, "" if group.genuine() else "it is no control group of version 2"
 
 
@@ -138,10 +139,12 @@ def control_groups(settings: AgentFile, agent_pid: int | None = None, root: str 
         return
     group, why = home(settings, agent_pid, root)
     if group is None or why:
+        text = f"cannot make groups in {group.path if group else 'our own group'}: {why}"
+        if os.geteuid() != 0 and why == CLOSED:  # to us; the agent may be root
+            yield Finding("warning", text, "sudo xce-agent doctor; without root runs are held less tightly")
+            return
         yield Finding(
-            "problem",
-            f"cannot make groups in {group.path if group else 'our own group'}: {why}",
-            f"systemctl edit {UNIT}: [Service] Delegate=yes; or `cgroup:` in agent.yaml",
+            "problem", text, f"systemctl edit {UNIT}: [Service] Delegate=yes; or `cgroup:` in agent.yaml"
         )
         return
     mode = "hybrid" if any(mount.kind == "cgroup" for mount in table) else "version 2"

@@ -369,3 +369,19 @@ def test_a_configured_directory_that_is_no_control_group_is_told(tmp_path: Path)
     settings = AgentFile(cgroup=f"{tmp_path}/agent")
     group, why = host_checks.home(settings, None, str(tmp_path))
     assert (group and group.path, why) == (str(tmp_path), "it is no control group of version 2")
+
+
+@pytest.mark.parametrize(
+    ("owner", "we", "level", "advice"),
+    [
+        (0, 0, "problem", "findmnt -T /var/lib/xce-agent"),  # root is stopped by the file system alone
+        (1000, 1000, "problem", "chmod u+rwx /var/lib/xce-agent"),
+        (0, 1000, "warning", "sudo xce-agent doctor"),
+    ],
+)
+def test_a_directory_of_somebody_else_is_not_to_be_taken_from_him(
+    owner: int, we: int, level: str, advice: str
+) -> None:
+    """A user who typed `xce-agent doctor` was told to make the root agent's state his own."""
+    found = checks._closed("/var/lib/xce-agent", owner, we)
+    assert (found.level, advice in found.advice, "chown" in found.advice) == (level, True, False)
