@@ -91,21 +91,22 @@ def head(status: Status) -> list[tuple[str, str]]:
     agent, link, host = status["agent"], status["link"], status["host"]
     lines = [
         (
-            "agent",
+            agent["role"],
             f"{agent['name']}, pid {agent['pid']}, running for {human.span(agent['running_s'])}, "
             f"{agent['software']}, {agent['memory_kb'] // 1024} MB",
         ),
         ("broker", _link(link)),
-        ("host", " ".join([host["state"] or "unknown", *(f"[{name}]" for name in host["conditions"])])),
     ]
+    if agent["role"] == "agent":  # an external reporter is no host
+        state = " ".join([host["state"] or "unknown", *(f"[{name}]" for name in host["conditions"])])
+        heard = " (as last heard)" if link["phase"] != "synced" and host["state"] else ""
+        lines.append(("host", f"{state}{heard}"))
     if claims := status.get("claims"):
         kept = f", devices are kept by {claims['devices']}" if claims["devices"] else ""
         lines.append(("claims", f"{len(status['bindings'])} on this host{kept}"))
     for hold in host["holds"]:
         since = f", since {hold['since']}" if hold["since"] else ""
         lines.append(("held by", f"{hold['owner']}: {hold['reason']}{since}"))
-    if link["phase"] != "synced" and host["state"]:
-        lines[2] = ("host", f"{lines[2][1]} (as last heard)")
     return lines
 
 

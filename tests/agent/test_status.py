@@ -7,7 +7,7 @@ import pytest
 from xce.agent import status
 from xce.agent.cli.status import head
 
-AGENT = {"name": "n1", "pid": 7, "running_s": 60, "software": "0", "memory_kb": 4096}
+AGENT = {"name": "n1", "role": "agent", "pid": 7, "running_s": 60, "software": "0", "memory_kb": 4096}
 HOST: dict[str, Any] = {"state": "available", "conditions": [], "holds": []}
 LINK = {"phase": "disconnected", "since_s": 2, "endpoint": "tcp://b:7400", "trouble": "no route"}
 REPORTER: dict[str, Any] = {"name": "r", "cause": "", "warning": ""} | dict.fromkeys(
@@ -35,3 +35,16 @@ def test_each_line_of_a_cause_is_a_line_of_trouble() -> None:
     reporter = REPORTER | {"cause": "r.yaml:1: a\nr.yaml:2: b"}
     document = {"link": LINK, "host": HOST, "reporters": [reporter]}
     assert status.troubles(document, {}) == ["broker: no route", "r: r.yaml:1: a", "r: r.yaml:2: b"]
+
+
+def test_an_external_reporter_is_shown_as_one_and_is_no_host() -> None:
+    link = LINK | {"heard_s": 1, "next_try_s": None}
+    nowhere = HOST | {"state": ""}
+    shown = head({"agent": AGENT | {"role": "reporter"}, "link": link, "host": nowhere})
+    assert [name for name, _ in shown] == ["reporter", "broker"]
+    assert [name for name, _ in head({"agent": AGENT, "link": link, "host": HOST})] == [
+        "agent",
+        "broker",
+        "host",
+    ]
+    assert dict(head({"agent": AGENT, "link": link, "host": HOST}))["host"] == "available (as last heard)"
