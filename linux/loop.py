@@ -236,8 +236,9 @@ class Loop:
             self.cancelled -= 1
         wait = -1.0 if at_most is None else at_most
         if timers:
-            until = max(0.0, timers[0][0] - self.now())
-            wait = until if at_most is None else min(until, at_most)
+            until = timers[0][0] - self.now()
+            if at_most is None or until < at_most:
+                wait = until if until > 0.0 else 0.0
         for fd, events in self._epoll.poll(wait):
             # A callback of this turn may have closed the descriptor and another opened under its number: the
             # newcomer is not meant, and if it is ready the next turn says so.

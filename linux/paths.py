@@ -27,20 +27,68 @@ def open_checked(path: str, trusted: Collection[int], flags: int = os.O_RDONLY) 
     and nobody else can replace it. `path` is absolute. Raises `NotTrustedError` (a link counts as not
     trusted), or another OSError that names the element (ENOENT, EACCES, ...).
     """
-    elements = _split(path)
-    at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _check("/", os.fstat(at), trusted)
-        for number, name in enumerate(elements, start=1):
-            here = "/" + "/".join(elements[:number])
-            following = _open_element(at, name, here, flags, last=number == len(elements))
+    with Walk(trusted) as walk:
+        return walk.open(path, flags)
+
+
+class Walk:
+    """`open_checked` for files one after the other; the way to those of one directory is walked once."""
+
+    def __init__(self, trusted: Collection[int]) -> None:
+        self._trusted = trusted
+        self._folder: list[str] | None = None
+        self._at = -1
+        """Descriptor of `_folder`."""
+
+    def __enter__(self) -> "Walk":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+        """See `open_checked`."""
+        *folder, name = elements = _split(path)
+        if folder != self._folder:
+            self.close()
+            self._at, self._folder = self._way(folder), folder
+        # O_NONBLOCK: opening a FIFO must not wait for its other end.
+        return self._open(self._at, name, "/" + "/".join(elements), flags | os.O_NONBLOCK)
+
+    def close(self) -> None:
+        """Let go of the directory; may be called twice."""
+        if self._folder is not None:
+            os.close(self._at)
+            self._folder = None
+
+    def _way(self, folder: list[str]) -> int:
+        at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _check("/", os.fstat(at), self._trusted)
+            for number, name in enumerate(folder, start=1):
+                here = "/" + "/".join(folder[:number])
+                following = self._open(at, name, here, os.O_PATH | os.O_DIRECTORY)
+                os.close(at)
+                at = following
+        except BaseException:
             os.close(at)
-            at = following
-            _check(here, os.fstat(at), trusted)
-    except BaseException:
-        os.close(at)
-        raise
-    return at
+            raise
+        return at
+
+    def _open(self, at: int, name: str, here: str, flags: int) -> int:
+        try:
+            fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        except OSError as error:
+            if _is_link(at, name):
+                raise NotTrustedError(here, "is a symbolic link") from None
+            error.filename = here
+            raise
+        try:
+            _check(here, os.fstat(fd), self._trusted)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
 
 def _split(path: str) -> list[str]:
@@ -48,18 +96,6 @@ def _split(path: str) -> list[str]:
     if not path.startswith("/") or ".." in elements or not elements:
         raise NotTrustedError(path, "is not an absolute path without '..'")
     return elements
-
-
-def _open_element(at: int, name: str, here: str, flags: int, *, last: bool) -> int:
-    # O_NONBLOCK: opening a FIFO must not wait for its other end.
-    how = flags | os.O_NONBLOCK if last else os.O_PATH | os.O_DIRECTORY
-    try:
-        return os.open(name, how | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-    except OSError as error:
-        if _is_link(at, name):
-            raise NotTrustedError(here, "is a symbolic link") from None
-        error.filename = here
-        raise
 
 
 def _is_link(at: int, name: str) -> bool:

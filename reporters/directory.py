@@ -140,30 +140,31 @@ def scan(
     before = before or {}
     names = sorted(os.listdir(directory))[:ENTRIES]
     found: dict[str, Candidate] = {}
-    for name in names:
-        if _ignored(name):
-            continue
-        path = os.path.join(directory, name)
-        candidate = None
-        if not name.endswith(SETTINGS):
-            candidate = look_at(path, trusted, before=before.get(_shown(name)), parse=parse, copies=copies)
-        elif name.removesuffix(SETTINGS) not in names:
-            script = escape(name.removesuffix(SETTINGS))
-            candidate = _refused(path, f"settings of no reporter: there is no '{script}' beside it")
-        if candidate is not None:
-            found[candidate.name] = candidate
+    with paths.Walk(trusted) as walk:
+        for name in names:
+            if _ignored(name):
+                continue
+            path = os.path.join(directory, name)
+            candidate = None
+            if not name.endswith(SETTINGS):
+                candidate = _look(path, walk, before.get(_shown(name)), parse, copies=copies)
+            elif name.removesuffix(SETTINGS) not in names:
+                script = escape(name.removesuffix(SETTINGS))
+                candidate = _refused(path, f"settings of no reporter: there is no '{script}' beside it")
+            if candidate is not None:
+                found[candidate.name] = candidate
     return found
 
 
-def look_at(
-    path: str,
-    trusted: Collection[int],
-    *,
-    before: Candidate | None = None,
-    parse: Parse = parse_settings,
-    copies: bool = False,
-) -> Candidate | None:
+def look_at(path: str, trusted: Collection[int]) -> Candidate | None:
     """One file as a candidate; None if it is nothing that could be meant as a reporter."""
+    with paths.Walk(trusted) as walk:
+        return _look(path, walk, None, parse_settings, copies=False)
+
+
+def _look(
+    path: str, walk: paths.Walk, before: Candidate | None, parse: Parse, *, copies: bool
+) -> Candidate | None:
     try:
         found = os.lstat(path)
     except OSError:
@@ -177,16 +178,16 @@ def look_at(
         return _refused(path, f"is not executable: chmod 755 {escape(path)}") if script else None
     if problem := _name_problem(os.path.basename(path)):
         return _refused(path, f"cannot be used as a name: {problem}")
-    return _inspect(path, trusted, before, parse, copies=copies)
+    return _inspect(path, walk, before, parse, copies=copies)
 
 
 def _inspect(
-    path: str, trusted: Collection[int], before: Candidate | None, parse: Parse, *, copies: bool
+    path: str, walk: paths.Walk, before: Candidate | None, parse: Parse, *, copies: bool
 ) -> Candidate:
-    read = _settings(path + SETTINGS, trusted, before, parse)
+    read = _settings(path + SETTINGS, walk, before, parse)
     problem = read.problem
     try:
-        fd = paths.open_checked(path, trusted)
+        fd = walk.open(path)
     except OSError as error:
         return msgspec.structs.replace(_refused(path, _why(error)), settings=read.settings)
     copy, most = b"", COPY_BYTES if copies else SCRIPT_BYTES
@@ -281,13 +282,13 @@ class _Read(msgspec.Struct, kw_only=True):
     misfit_signature: Signature = ()
 
 
-def _settings(path: str, trusted: Collection[int], before: Candidate | None, parse: Parse) -> _Read:
+def _settings(path: str, walk: paths.Walk, before: Candidate | None, parse: Parse) -> _Read:
     """The settings beside a script; those of a file that others could change are a reason not to run."""
     try:
         kind = os.lstat(path).st_mode
         if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind):
             return _misfit(f"cannot use {escape(path)}: it is not a regular file", (), before)
-        fd = paths.open_checked(path, trusted)
+        fd = walk.open(path)
     except FileNotFoundError:
         return _Read()
     except OSError as error:
