@@ -8,6 +8,7 @@ import errno
 import fcntl
 import os
 import signal
+from collections.abc import Callable
 from typing import NamedTuple
 
 from xce.linux import mountinfo, proc
@@ -190,11 +191,12 @@ class Cgroup(NamedTuple):
 class Inhabited:
     """The group `group` for somebody who asks often whether it is populated: one read, and no look-up.
 
-    Otherwise the same as `Cgroup`. Holds a descriptor until `close`.
+    Otherwise the same as `Cgroup`. Holds a descriptor until `close`. `on_loss()` is called when the group is
+    not the one that was asked about before: somebody has removed it, and perhaps made it anew without limits.
     """
 
-    def __init__(self, group: Cgroup) -> None:
-        self.group = group
+    def __init__(self, group: Cgroup, on_loss: Callable[[], object] = lambda: None) -> None:
+        self.group, self._on_loss = group, on_loss
         self.pids, self.signal, self.kill = group.pids, group.signal, group.kill
         self._events = -1
 
@@ -205,7 +207,9 @@ class Inhabited:
                 self._events = os.open(f"{self.group.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
             return b"populated 1" in os.pread(self._events, 4096, 0)
         except OSError:
-            self.close()  # the group was removed, and perhaps made anew
+            if self._events >= 0:
+                self.close()
+                self._on_loss()
             return self.group.populated()
 
     def close(self) -> None:

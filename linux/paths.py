@@ -7,6 +7,7 @@ time there is nothing left that openat2(2) would add.
 """
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Collection
@@ -146,6 +147,8 @@ def make_directory(path: str, uid: int, gid: int, mode: int) -> None:
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, 0o700)
+    if os.path.islink(path):  # O_NOFOLLOW, which would say that it is no directory, is what holds
+        raise OSError(errno.ELOOP, "is a symbolic link: remove it", path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)

@@ -28,6 +28,7 @@ ELIM_ABORT = 97
 # dash and bash as sh: -f counts 512 bytes, -d 1 KiB. One limit per call is all that dash takes.
 _ENTER = (
     'if [ -n "$1" ]; then echo 0 > "$1/cgroup.procs" || exit 125; fi; '
+    'if [ -L "$2" ]; then echo "xce-cage: $2 is a symbolic link" >&2; exit 125; fi; '
     'cd "$2" || exit 125; ulimit -c 0; ulimit -n "$3"; ulimit -f "$4"; ulimit -t "$5"; '
     'if [ -n "$6" ]; then ulimit -d "$6"; fi; unset OLDPWD; shift 6; exec "$@"'
 )

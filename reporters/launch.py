@@ -68,7 +68,7 @@ class Launcher:
         self._node, self._mounts, self._patience = node, mounts, patience
         self.directory = os.path.join(state_directory, "reporters", name)
         """The reporter's own, which it may write to."""
-        self.group = cgroup.Inhabited(group.child(GROUP + name)) if group else None
+        self.group = cgroup.Inhabited(group.child(GROUP + name), on_loss=self.forget) if group else None
         self._made_for: Wanted | None = None
         self._start = Start([], {}, None, "", 0)
         self._safe_among: Mapping[str, Mount] | None = None

@@ -108,7 +108,6 @@ class Table:
         """
         feed = self._feed(reporter)
         feed.run, feed.good_at, feed.fault = run, at, ""
-        feed.intact = values
         if ttl != feed.ttl:
             feed.ttl = ttl
             for name in feed.names:
@@ -126,8 +125,7 @@ class Table:
             )
         for name, absent in (silent or {}).items():
             self._fall_silent(name, reporter, absent, now)
-        if refusals or silent:
-            feed.intact = None
+        feed.intact = None if refusals or silent or not feed.names <= values.keys() else values
         self._bound(feed)
         self._refreshed(reporter, feed)
         return refusals
@@ -138,7 +136,7 @@ class Table:
         `values` is the very object that was published then.
         """
         feed = self._feeds.get(reporter)
-        if feed is None or feed.intact is not values or feed.ttl != ttl or not feed.names <= values.keys():
+        if feed is None or feed.intact is not values or feed.ttl != ttl:
             return False
         feed.run, feed.good_at, feed.fault = run, at, ""
         for lived in feed.by_ttl:
@@ -351,6 +349,7 @@ class Table:
         feed = self._feed(reporter)
         self._entries[name] = _Entry(reporter, reading, now)
         feed.names.add(name)
+        feed.intact = None
         self._untold(name, reporter, feed)
         self.moves += 1
 

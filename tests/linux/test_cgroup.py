@@ -82,6 +82,23 @@ def test_asking_often_gives_the_same_answers_also_after_the_group_was_made_anew(
     often.close()
 
 
+def test_who_asks_often_is_told_when_the_group_has_been_made_anew_by_somebody_else(group: Cgroup) -> None:
+    inner = group.child("inner")
+    inner.create()
+    lost: list[bool] = []
+    often = Inhabited(inner, on_loss=lambda: lost.append(True))
+    assert not often.populated()
+    assert not lost
+    assert inner.remove()
+    inner.create()
+    assert not often.populated()
+    assert lost == [True]
+    assert not often.populated()
+    assert lost == [True]
+    often.close()
+    inner.remove()
+
+
 def test_limits_say_when_their_controller_is_not_there(group: Cgroup) -> None:
     done = group.limit("pids.max", 10)
     assert done == ("pids" in group.controllers())

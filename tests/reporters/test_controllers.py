@@ -44,6 +44,20 @@ def test_memory_without_end_is_killed_and_the_limit_is_that_of_the_whole_group(l
     assert Path(group, "memory.max").read_text() == f"{20 << 20}\n"
 
 
+def test_a_group_that_somebody_has_made_anew_gets_its_limits_again(limited: Node) -> None:
+    limited.script(
+        "free", '#!/bin/sh\necho "{\\"n\\": $(cut -d. -f1 /proc/uptime)}"\n', "limits: {processes: 12}\n"
+    )
+    limited.start(interval=0.2)
+    limited.ran("free")
+    limited.until(lambda: not limited.supervisor.running)
+    group = Cgroup(limited.supervisor.views()[0].group)
+    limited.until(group.remove)
+    group.create()
+    assert Path(group.path, "pids.max").read_text() == "max\n"
+    limited.until(lambda: Path(group.path, "pids.max").read_text() == "12\n", within=10)
+
+
 @pytest.fixture
 def unit(node: Node) -> Iterator[Cgroup]:
     """A group that is delegated as systemd does it: with controllers, and a process in it."""

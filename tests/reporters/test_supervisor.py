@@ -408,6 +408,46 @@ def test_turns_that_were_missed_before_a_start_are_told_although_the_run_is_as_t
     assert node.now("same").overruns >= before + 2
 
 
+def test_what_is_made_once_is_made_anew_when_the_group_was_replaced(node: Node) -> None:
+    """Seen without controllers by the mode of the reporter's directory, which is set with the limits."""
+    if node.group is None:
+        pytest.skip("needs a control group")
+    node.script("same", GOOD)
+    node.knows = True
+    node.start(interval=0.2)
+    node.until(lambda: node.repeated.get("same", 0) >= 2)
+    home, group = node.base / "state/reporters/same", node.group.child("reporter-same")
+    node.until(group.remove)
+    group.create()
+    home.chmod(0o755)
+    node.until(lambda: home.stat().st_mode & 0o777 == 0o700, within=10)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can replace it")
+def test_a_link_in_place_of_a_reporters_own_directory_is_not_followed(node: Node) -> None:
+    """The script would work in, and believe to own, whatever root's link points at."""
+    elsewhere = node.base / "elsewhere"
+    elsewhere.mkdir(mode=0o777)
+    elsewhere.chmod(0o777)
+    node.script("writes", "#!/bin/sh\n: > here\necho '{\"free\": 5}'\n")
+    node.start(interval=0.2)
+    node.ran("writes")
+    home = node.base / "state/reporters/writes"
+    home.rename(node.base / "away")
+    home.symlink_to(elsewhere)
+    node.until(lambda: node.told["writes"][-1].cause)
+    assert "cannot enter its cage" in node.now("writes").cause
+    assert f"{home} is a symbolic link" in node.now("writes").cause
+    before = len(node.told["writes"])
+    node.supervisor.reset("writes")
+    node.until(lambda: len(node.told["writes"]) > before and "cannot start it" in node.now("writes").cause)
+    assert f"{home}: is a symbolic link: remove it" in node.now("writes").cause
+    assert not list(elsewhere.iterdir())
+    home.unlink()
+    node.supervisor.reset("writes")
+    node.reaches("writes", "waiting")
+
+
 def test_a_directory_that_is_no_control_group_is_not_used_as_one(tmp_path: Path) -> None:
     """On a hybrid host /sys/fs/cgroup is a tmpfs: a group made there is a directory, and every run failed."""
     with pytest.raises(OSError, match="is no control group of version 2"):

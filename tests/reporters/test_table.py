@@ -68,6 +68,15 @@ def test_values_live_for_their_time_and_then_say_why_they_ended() -> None:
     assert table.soonest == math.inf
 
 
+def test_a_name_that_was_promised_meanwhile_is_more_than_the_same_again() -> None:
+    table = settled()
+    values = {"a": 1}
+    table.publish("disk", values, run=1, at=0, ttl=30, now=0)
+    assert table.again("disk", values, run=2, at=1, ttl=30)
+    table.expect("disk", ["b"], 2)
+    assert not table.again("disk", values, run=3, at=2, ttl=30)
+
+
 def test_what_is_over_comes_back_only_when_it_is_given_again() -> None:
     table = settled()
     publish(table, "disk", 0, quick=2, a=1)
