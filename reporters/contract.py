@@ -132,9 +132,12 @@ def take_frame(frame: Frame | Refusal, context: Context) -> Outcome:
     if frame.instances is not None:
         outcome.instances, more = inventory.check(frame.instances, complete=frame.complete, line=frame.line)
         refusals += more
+        outcome.notes += _strange("an instance", inventory.strange_keys(frame.instances), frame.line)
     if frame.conditions is not None:
         outcome.conditions, more = _conditions(frame.conditions, frame.line, context.limits)
         refusals += more
+        keys = {key for item in frame.conditions if isinstance(item, dict) for key in item}
+        outcome.notes += _strange("a condition", sorted(keys - {"name", "reason", "hold"}), frame.line)
     return _refused(outcome, refusals, context.limits)
 
 
@@ -319,6 +322,11 @@ def _condition_problem(item: object, name: object, taken: Collection[str], limit
 def _noted(frame: Frame) -> list[str]:
     place = f"line {frame.line}: " if frame.line else ""
     return [place + note for note in frame.notes]
+
+
+def _strange(what: str, keys: list[str], line: int) -> list[str]:
+    place = f"line {line}: " if line else ""
+    return [f"{place}the key '{escape(key, 63)}' of {what} means nothing here" for key in keys[:8]]
 
 
 def _joined(parts: Sequence[Outcome], limits: Limits) -> Outcome:

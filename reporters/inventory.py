@@ -4,12 +4,15 @@ Pure. A unit that is refused makes the inventory incomplete: what is missing fro
 not known to be gone.
 """
 
+import re
+
 import msgspec
 
-from xce.model.instance import INSTANCES, Instance, Inventory
+from xce.model.instance import INSTANCES, Health, Instance, Inventory
 from xce.reporters.frame import Refusal, escape, repeated_names, shown
 
 TEXT_BYTES = 1024
+_KEYS = {field.encode_name for field in msgspec.structs.fields(Instance)}
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -48,6 +51,11 @@ def check(raw: list[object], *, complete: bool, line: int = 0) -> tuple[Found | 
     refusals += _drop_overdrawn(sound, line)
     refusals += _drop_orphans(sound, line)
     return Found(list(sound.values()), complete and not refusals), refusals
+
+
+def strange_keys(raw: list[object]) -> list[str]:
+    """Keys in the units that mean nothing: a slip of the pen costs what it was to say, and no more."""
+    return sorted({key for item in raw if isinstance(item, dict) for key in item} - _KEYS)
 
 
 def _drop_overdrawn(sound: dict[str, Instance], line: int) -> list[Refusal]:
@@ -97,6 +105,9 @@ def _instance(item: object) -> Instance | str:
         return "an instance is an object"
     if repeated := repeated_names(item):
         return f"'{escape(repeated[0], 63)}' occurs twice in it"
+    health = item.get("health", Health.AVAILABLE)
+    if isinstance(health, str) and health not in set(Health):
+        return f"'health': expected one of {', '.join(Health)}, got {shown(health)}"
     try:
         unit = msgspec.convert(item, Instance)
     except msgspec.ValidationError as error:
@@ -132,11 +143,16 @@ _NAMES = {
 }
 
 
+_QUOTED = re.compile("`([^`]*)`")
+
+
+def _word(name: str) -> str:
+    return _NAMES.get(name, f"'{name}'")
+
+
 def in_words(error: msgspec.ValidationError) -> str:
     """msgspec's message in the words of this project: `'capacity': expected an integer, got a string`."""
     text, _, place = str(error).partition(" - at `$")
-    for name, word in _NAMES.items():
-        text = text.replace(f"`{name}`", word).replace(f"`{name} | ", f"`{word} | ")
+    text = _QUOTED.sub(lambda quoted: " or ".join(map(_word, quoted[1].split(" | "))), text)
     where = place.rstrip("`").lstrip(".")
-    text = text.replace("`", "'")
     return f"'{where}': {text[:1].lower()}{text[1:]}" if where else text[:1].lower() + text[1:]

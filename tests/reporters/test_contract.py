@@ -200,6 +200,19 @@ def test_conditions_are_checked_one_by_one() -> None:
     assert outcome.refused == 5
 
 
+def test_a_slip_in_a_key_of_an_instance_or_a_condition_is_noted() -> None:
+    """`attribute` for `attributes` and `held` for `hold` once said nothing, and nobody was told."""
+    unit = b'{"id": "x", "kind": "gpu", "attribute": {"numa": 1}}'
+    condition = b'{"name": "full", "reason": "r", "held": true}'
+    line = b'{"xce": 1, "instances": [' + unit + b'], "conditions": [' + condition + b"]}"
+    outcome = finish_run([line], NODE)
+    assert outcome.notes == [
+        "line 1: the key 'attribute' of an instance means nothing here",
+        "line 1: the key 'held' of a condition means nothing here",
+    ]
+    assert (outcome.refused, len(outcome.conditions or ())) == (0, 1)
+
+
 def test_the_last_line_of_a_run_wins_and_that_is_noted() -> None:
     outcome = finish_run([b'{"n": 1, "ok": true}', b'{"n": 2}', b'{"ok": 5}'], NODE)
     assert outcome.values == {"n": 2}
