@@ -52,7 +52,12 @@ def lines(document: Document) -> list[tuple[str, str]]:
 def _value(document: Document) -> list[tuple[str, str]]:
     kind, held = document["type"], document["held"]
     unit = f" {kind['unit']}" if kind and kind.get("unit") else ""
-    if held is None:
+    if held is None and kind and kind.get("scope", "host") != "host":
+        elsewhere = (
+            f"is of scope {kind['scope']}, which no host reports; xce-broker supply {document['name']}"
+        )
+        found = [(document["name"], elsewhere)]
+    elif held is None:
         found = [(document["name"], "no value: no reporter of this host has given it")]
     elif held["presence"] == "value":
         found = [(document["name"], f"= {json.dumps(held['value'], ensure_ascii=False)}{unit}")]
@@ -94,10 +99,10 @@ def _source(reporter: Document | None) -> list[tuple[str, str]]:
         )
     if reporter["next_run_s"] is not None:
         found.append(("next run", f"in {human.span(reporter['next_run_s'])}"))
-    if reporter["cause"]:
-        found.append(("trouble", reporter["cause"]))
+    found += [("trouble", line) for line in reporter["cause"].splitlines()]
     found += [("stderr", line) for line in reporter["stderr"].splitlines()[-5:]]
-    return found + [("note", note) for note in [reporter["note"], *reporter["notes"]] if note]
+    notes = [reporter["note"], *reporter["notes"]]
+    return found + [("note", line) for note in notes for line in note.splitlines()]
 
 
 def _others(document: Document) -> list[tuple[str, str]]:
