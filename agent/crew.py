@@ -14,7 +14,7 @@ from xce.agent import status
 from xce.agent.intake import Intake
 from xce.agent.memory import Memory
 from xce.agent.node import Node
-from xce.linux import cgroup
+from xce.linux import cgroup, mountinfo
 from xce.linux.loop import Loop, Timer
 from xce.linux.reaper import Reaper
 from xce.model import configuration
@@ -97,7 +97,7 @@ class Crew:
             group=self._home,
             look_again=lambda: self._watch.soon() if self._watch else None,
         )
-        self._seen = None
+        self._seen, mounts = None, self._supervisor.mounts
         self._watch = Watch(
             self._loop,
             self._reaper,
@@ -105,6 +105,7 @@ class Crew:
             self._supervisor.trusted,
             self._directory_changed,
             parse=self._parse,
+            may_hang=lambda path: mountinfo.may_hang(path, mounts.tops()),
         )
         self._watch.look()
 

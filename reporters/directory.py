@@ -194,6 +194,8 @@ def _inspect(
     try:
         found = os.fstat(fd)
         signature = signature_of(found)
+        if before is not None and before.path == path and not copies and _unchanged(before, signature, read):
+            return before
         head = os.pread(fd, HEAD, 0)
         wrong = head_problem(head) or (elf.problem(fd) if head.startswith(elf.MAGIC) else "")
         if before is not None and before.signature == signature and before.digest:
@@ -228,6 +230,13 @@ def _inspect(
         misfit=read.misfit,
         misfit_signature=read.misfit_signature,
     )
+
+
+def _unchanged(before: Candidate, signature: Signature, read: "_Read") -> bool:
+    """Whether neither a good script nor its settings differ from what was seen of them last."""
+    if before.signature != signature or not before.digest or before.problem or before.warning:
+        return False
+    return before.settings_signature == read.signature and not read.problem and not read.warning
 
 
 def _name_problem(name: str) -> str:
