@@ -8,9 +8,19 @@ whenever they have changed: a process in the group asks for each device file, wi
 import os
 from collections.abc import Iterable
 
+import msgspec
+
 from xce.linux import bpf
 from xce.prepare.devices import File, place_of
 from xce.prepare.handler import ERRAND_S, At, StepFailed, Wait
+
+
+class _Progress(msgspec.Struct):
+    """Kept while a filter is looked after."""
+
+    denied: tuple[list[str], list[list[str]]] | None = None
+    """The programs and devices of which it was found out last that they deny some."""
+    why: str = ""
 
 
 def ids(group: int) -> set[int]:
@@ -36,13 +46,17 @@ def refuse_denied(numbers: set[int], path: str, files: Iterable[File], at: At) -
     devices = [[place_of(file.path, at.node.dev), file.access] for file in files]
     if not numbers or not devices:
         return None
-    arguments = {"group": path, "devices": [[str(place), access] for place, access in devices]}
+    held, asked = at.kept(_Progress), (words(numbers), devices)
+    if held.denied == asked:  # nothing is different since
+        raise StepFailed(held.why)
+    arguments = {"group": path, "devices": devices}
     answer = at.node.errands(f"{at.binding}/{at.number}.above", "permitted", arguments, True)
     if answer is None:
         return Wait(ERRAND_S, f"looking whether filters above {path} let its devices through")
     if answer["denied"]:
         who = " or ".join(_named(number, path) for number in sorted(numbers))
-        raise StepFailed(f"{who} denies the consumer {', '.join(answer['denied'])}")
+        held.denied, held.why = asked, f"{who} denies the consumer {', '.join(answer['denied'])}"
+        raise StepFailed(held.why)
     return None
 
 

@@ -125,6 +125,26 @@ def test_a_reload_of_the_service_manager_leaves_the_device_filter(
         assert set(cluster.bindings("4711").values()) == {"ready"}
 
 
+def test_a_policy_of_the_service_manager_that_denies_a_claims_device_is_told_until_it_is_lifted(
+    cluster: Cluster, job: tuple[str, int]
+) -> None:
+    """C-DEV-01: its filter is above the job's, and all must allow."""
+    host = cluster.hosts["node2"]
+    unit = ("systemctl", "set-property", "--runtime", "xce-jobs.service")
+    host.must(*unit, "DevicePolicy=strict", "DeviceAllow=", "DeviceAllow=/dev/null rw")
+    assert cluster.opens("node2", "4711", "full", "zero") == [False, False]
+    host.until(
+        lambda: "denies the consumer /dev/full" in host.run("xce-agent", "claim", "why", "4711").stdout,
+        "to say who denies it",
+    )
+    assert "xce-jobs.service" in host.run("xce-agent", "claim", "why", "4711").stdout
+    host.must(*unit, "DevicePolicy=auto", "DeviceAllow=", "DeviceAllow=/dev/full rw")  # with the usual ones
+    host.until(
+        lambda: host.run("xce-agent", "claim", "why", "4711").stdout == "it is ready\n", "to be ready again"
+    )
+    assert cluster.opens("node2", "4711", "full", "zero") == [True, False]
+
+
 def another(host: Host, pid: str) -> bool:
     """Whether the agent's unit has a new process."""
     return host.unit("xce-agent", "MainPID")["MainPID"] not in {pid, "0"}

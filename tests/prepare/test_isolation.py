@@ -129,6 +129,11 @@ def test_c_dev_01_a_filter_above_that_comes_later_makes_it_degraded_until_it_goe
     words = f"on {world.group.path} denies the consumer {OWN}"
     world.until(lambda: words in world.report(report.binding).note, within=5)
     assert world.report(report.binding).conditions == [Condition.DEGRADED]
+    note = world.report(report.binding).note
+    for _ in range(20):
+        world.executor.check()
+        assert world.report(report.binding).note == note, "it is not found out anew each time"
+        time.sleep(0.01)
     take_off(parent)
     world.until(lambda: world.report(report.binding).conditions == [], within=5)
     assert world.opened(report.binding, *OWN_AND_OTHER) == ["ok", DENIED]

@@ -627,6 +627,40 @@ def test_c_sta_05_after_a_reboot_nothing_is_ready_by_the_record_alone(one: Node,
         one.agent.stop()
 
 
+def test_c_sta_05_a_reboot_that_takes_the_journal_along_makes_all_anew_by_what_the_broker_knows(
+    one: Node, tmp_path: Path
+) -> None:
+    """A host without a disk. What was to go meanwhile is gone, and results on a shared volume are kept."""
+    ask = Ask(mounts=[DATA, CACHE], shared=HOME.shared, ports=[PortsAsk(name="p", count=1)])
+    stays, goes = one.ready("stays", ask), one.ready("goes", Ask(mounts=[DATA]))
+    result = one.folder("home") / "root/stays/out/result"
+    result.write_text("precious")
+    before = one.view(stays).binding
+    one.agent.kill()
+    one.release("goes")
+    for mount in reversed(one.mounts()):
+        mountapi.unmount(mount.point)
+    for group in Cgroup(one.claims["cgroup"]).children():
+        one.site.until(group.remove)
+    for name in ("claims", "cdi", "state"):
+        removed(one.folder(name))
+    one.folder("state").mkdir()
+    boot = tmp_path / "boot_id"
+    boot.write_text("0b00710b-0000-4000-8000-000000000000\n")
+    with in_place_of("/proc/sys/kernel/random/boot_id", boot):
+        one.agent.start()
+        one.site.until(lambda: one.view(stays).binding.revision > before.revision)
+        one.site.until(partial(stands, one, stays, READY))
+        after = one.view(stays).binding
+        assert (after.ports, after.evidence != before.evidence) == (before.ports, True)
+        assert {Path(mount.point).name for mount in one.mounts()} == {"data", "staged", "cache"}
+        assert result.read_text() == "precious"
+        ended(one.site, one.client, goes)
+        one.release("stays")
+        one.ended(stays)
+        one.agent.stop()
+
+
 def confirmed(one: Node) -> None:
     """The broker has heard the node since its start."""
     until_there(one.site, "node1")
