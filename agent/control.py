@@ -267,6 +267,8 @@ class _Client:
 def _parsed(line: bytes) -> dict[str, Any] | str:
     try:
         request = json.loads(line)
+        if b"\\u" in line:
+            json.dumps(request, ensure_ascii=False).encode()  # half a character is no text
     except (ValueError, RecursionError):
         return "cannot read the request: it is not JSON"
     if not isinstance(request, dict) or not isinstance(request.get("op"), str):

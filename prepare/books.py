@@ -11,6 +11,7 @@ import msgspec
 
 from xce.model.claim import Chosen
 from xce.model.profile import profile_of
+from xce.prepare import tags
 from xce.prepare.csi import usage
 from xce.prepare.entry import PHASES, Entry, Event, Phase, Report, StepState
 from xce.prepare.handler import PEER, At, Node, Peer, Wait
@@ -62,6 +63,7 @@ class Books:
         self.node.errands.close()
         self.node.users.close()
         self.node.mounts.close()
+        tags.let_go(self.node.settings.directory)
 
     # --------------------------------------------------------------------------------------------- telling
 

@@ -217,7 +217,9 @@ def write_whole(path: str, text: str, at: At | None = None) -> None:
     """Replace a file: readers see the old text or the new one. `at`: one that bears our mark."""
     if at is not None:
         at.node.owner.refuse_others(path)
-    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError):  # of a crash, or something that is no file
+        os.unlink(f"{path}.new")
+    how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(f"{path}.new", how, 0o600)
     try:
         left = memoryview(text.encode())

@@ -43,6 +43,7 @@ def node(
     """
     seen_by = settings.namespace if namespace is None else namespace
     own_directory(settings.directory)
+    tags.hold(settings.directory)
     need_version_2(settings)
     groups_here = groups(settings)
     groups_here.enable(groups_here.controllers())  # so that whoever starts jobs can set limits for each

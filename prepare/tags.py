@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import time
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -20,6 +21,10 @@ _USER = "trusted.xce.user."
 """And the agent's id: of what is another agent's, and this one has too."""
 OTHERS = "it is of another agent"
 """Beginning of the words."""
+_HELD = "trusted.xce.agent"
+"""On a directory of claims: the process that works there, and when it was started."""
+_ENDING_S = 2.0
+"""In which a process that was killed is gone."""
 _NEVER = "trusted.xce.never"
 """Is written nowhere."""
 _ABOUT = 3
@@ -139,6 +144,41 @@ def owner(directory: str) -> Owner:
     """The agent whose directory of claims this is."""
     place = f"{proc.machine_id() or os.uname().nodename}\0{os.path.realpath(directory)}"
     return Owner(hashlib.blake2b(os.fsencode(place), digest_size=8).hexdigest(), proc.boot_id())
+
+
+def hold(directory: str) -> None:
+    """Write on a directory of claims that this process works there. Raises OSError: another one does.
+
+    Two agents with one directory would have the same id, and each would take the other's things for its own.
+    """
+    until = time.monotonic() + _ENDING_S
+    while holder := _holder(directory):
+        if time.monotonic() > until:
+            words = (
+                f"pid {holder} works there: another agent needs claims.directory and claims.cgroup of its own"
+            )
+            raise OSError(errno.EBUSY, words, directory)
+        time.sleep(0.02)
+    us = proc.process(os.getpid())
+    with contextlib.suppress(OSError):  # a file system without attributes: then nobody can tell
+        os.setxattr(directory, _HELD, f"{os.getpid()} {us.started if us else 0}".encode())
+
+
+def let_go(directory: str) -> None:
+    """This process does not work there any more; may be called twice."""
+    with contextlib.suppress(OSError, ValueError):
+        if os.getxattr(directory, _HELD).decode("ascii").split()[:1] == [str(os.getpid())]:
+            os.removexattr(directory, _HELD)
+
+
+def _holder(directory: str) -> int:
+    """Another process that works there, 0 if none does."""
+    try:
+        pid, _, started = os.getxattr(directory, _HELD).decode("ascii").partition(" ")
+        found = proc.process(int(pid)) if int(pid) != os.getpid() else None
+    except (OSError, ValueError):
+        return 0
+    return found.pid if found and found.state != "Z" and str(found.started) == started else 0
 
 
 def _written(thing: str | int) -> str | None:

@@ -117,7 +117,8 @@ def test_a_client_may_ask_several_times(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"\n", b"hello\n", b"[]\n", b'{"op":7}\n', b"\xff\xfe\n", b"[" * 10000 + b"\n"]
+    "line",
+    [b"\n", b"hello\n", b"[]\n", b'{"op":7}\n', b"\xff\xfe\n", b'{"op":"\\ud800"}\n', b"[" * 10000 + b"\n"],
 )
 def test_what_is_no_request_is_answered_with_what_would_be_one(desk: Desk, line: bytes) -> None:
     assert "cannot read the request" in desk.ask(line)["error"]

@@ -229,3 +229,36 @@ def test_an_agent_that_cannot_write_marks_takes_what_has_none_for_what_its_name_
     assert whose(tmp_path) == "NOBODYS {}"
     assert Owner("us", "boot").whose(str(tmp_path))[0] is Mark.OURS
     assert whose(tmp_path, "setpriv", "--bounding-set=-sys_admin", "--inh-caps=-all") == bounded
+
+
+HOLDS = "import sys; from xce.prepare import tags; tags.hold(sys.argv[1]); print('held', flush=True); input()"
+
+
+def test_a_second_agent_with_one_directory_serves_no_claims_while_the_first_is_there(world: World) -> None:
+    """Both would have one id, and the second would end what the first has made."""
+    world.stop()
+    directory = world.settings.directory
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, directory],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"held\n"
+    with pytest.raises(OSError, match=f"pid {first.pid} works there: another agent needs claims.directory"):
+        world.start()
+    first.kill()  # not waited for: what has ended holds nothing
+    world.start()
+    first.communicate()
+
+
+@pytest.mark.parametrize("place", ["run/b1/env", "cdi/xce-claim_b1.json"])
+def test_what_is_in_the_way_of_a_file_of_ours_is_no_wait_without_end(world: World, place: str) -> None:
+    path = world.place / f"{place}.new"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    report = world.bind(FULL_ASK, cards=["full"], binding="b1")
+    assert report.state is BindingState.READY, report.reason
+    assert (world.place / place).is_file()
+    assert not path.exists()
