@@ -20,9 +20,9 @@ from xce.prepare.mounts import (
     take_off,
     take_off_early,
 )
-from xce.prepare.owner import look_up
 from xce.prepare.points import make_point, marked
 from xce.prepare.step import Block, Csi, Evidence
+from xce.prepare.user import look_up
 
 _SOURCE = "xce-volume"
 _FILE = "device"

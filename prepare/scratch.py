@@ -31,10 +31,10 @@ from xce.prepare.mounts import (
     take_off,
     take_off_early,
 )
-from xce.prepare.owner import look_up
 from xce.prepare.points import make_point, marked
 from xce.prepare.quota import DATA, FREEING
 from xce.prepare.step import Evidence, Scratch
+from xce.prepare.user import look_up
 
 _LEFT_S = 1.0
 _SOURCE = "xce-scratch"

@@ -10,8 +10,8 @@ import msgspec
 from xce.linux.beneath import NOT_FINISHED
 from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
 from xce.prepare.mounts import ask, is_remote, peer_at_work
-from xce.prepare.owner import look_up
 from xce.prepare.step import Evidence, Kept, Shared, Step
+from xce.prepare.user import look_up
 
 _LEFT_S = 5.0
 _SOON_S = 0.05
