@@ -16,20 +16,21 @@ from pathlib import Path
 from xce.broker.client import Broker, BrokerError, Changed, Client, Event, Fresh, LinkNews
 from xce.model.message import Delta, LocationChange, LocationView
 from xce.model.value import Absent, Reading
+from xce.wire.keys import KeyFileError
 
 
 def main(arguments: list[str]) -> int:
     """The program: an endpoint, then a key file and the broker's public key for tcp."""
+    if len(arguments) not in {1, 3}:
+        print("usage: follow.py ENDPOINT [KEY_FILE BROKER_PUB]", file=sys.stderr)
+        return 2
     endpoint, *files = arguments
-    broker = Broker(endpoint)
-    if files:
-        mine, theirs = files
-        broker = Broker.by_files(endpoint, Path(mine), Path(theirs))
     try:
+        broker = Broker.by_files(endpoint, *map(Path, files)) if files else Broker(endpoint)
         with Client(broker) as client:
             for event in client.watch():
                 print("\n".join(lines_of(event)), flush=True)
-    except BrokerError as error:
+    except (BrokerError, KeyFileError, ValueError) as error:
         print(f"follow: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

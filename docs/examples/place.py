@@ -9,6 +9,7 @@ many available instances that no other claim has. A real controller keeps a mirr
 jobs; the orders are the same.
 """
 
+import re
 import sys
 
 from xce.broker.client import Broker, BrokerError, Client
@@ -19,6 +20,9 @@ from xce.model.message import ClaimBind, ClaimCreate, ClaimRelease, ClaimsReques
 
 def main(arguments: list[str]) -> int:
     """The program."""
+    if len(arguments) != 3 or not re.fullmatch(r"[^=]+=[0-9]+", arguments[2]):
+        print("usage: place.py ENDPOINT JOB KIND=COUNT", file=sys.stderr)
+        return 2
     endpoint, job, wanted = arguments
     kind, _, count = wanted.partition("=")
     try:
@@ -37,7 +41,7 @@ def main(arguments: list[str]) -> int:
                 print(f"{name} on {binding.host} is {binding.state}: {binding.reason or 'start it there'}")
             client.ask(ClaimRelease(id=f"{job}-end", claim=job, reason="the example is over"))
             return 0 if all(view.binding.state is BindingState.READY for view in views.values()) else 1
-    except BrokerError as error:
+    except (BrokerError, ValueError) as error:
         print(f"place: {error}", file=sys.stderr)
         return 1
 
