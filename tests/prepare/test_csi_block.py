@@ -83,7 +83,7 @@ def test_what_a_consumer_is_told_names_the_device_on_the_host_and_in_a_container
     assert node["hostPath"] == str(device(csi, binding))
     assert (node["type"], node["permissions"]) == ("b", "rw")
     assert "XCE_DEVICE_M=/xce/m" in edits["env"]
-    assert "mounts" not in edits
+    assert [mount["containerPath"] for mount in edits["mounts"]] == ["/xce/claim.json"]
     gone(csi, binding)
 
 
