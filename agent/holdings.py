@@ -52,6 +52,7 @@ class Holdings:
             self.claims[binding] = claim
         if self.reports.get(binding) != report or report.state in ENDED:
             self.reports[binding] = report
+            self.changes += 1
         self._unsaid.add(binding)
         self._unheard.add(binding)
 

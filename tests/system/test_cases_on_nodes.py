@@ -661,6 +661,24 @@ def test_c_sta_05_a_reboot_that_takes_the_journal_along_makes_all_anew_by_what_t
         one.agent.stop()
 
 
+def test_without_its_broker_a_node_mends_and_releases_and_says_so_when_it_is_back(one: Node) -> None:
+    stays, goes = one.ready("stays", Ask(mounts=[DATA])), one.ready("goes", Ask(mounts=[DATA]))
+    before = one.view(stays)
+    one.site.broker.kill()
+    mountapi.unmount(str(one.point(stays, "data")))
+    one.site.until(lambda: one.mounts(one.point(stays, "data")))
+    began = time.monotonic()
+    assert one.agent.command("claim", "release", "goes", "--wait", "25").stdout == "goes is released\n"
+    assert time.monotonic() - began < 20, "who waits is told at once, and not at the end of his time"
+    assert one.mounts(one.point(goes, "data")) == []
+    one.site.broker.start()
+    one.site.until(partial(stands, one, goes, RELEASED))
+    one.site.until(lambda: one.view(stays).conditions == [])
+    assert one.view(stays) == before
+    one.release("stays", "goes")
+    one.ended(stays, goes)
+
+
 def confirmed(one: Node) -> None:
     """The broker has heard the node since its start."""
     until_there(one.site, "node1")
