@@ -66,6 +66,7 @@ class Trial:
         """Why it was not started."""
         self.runs = 0
         self._on_line, self._on_end = on_line, on_end
+        self._broken: Exception | None = None
         self._previous: dict[str, Value] = {}
         self._elim = elim.Stream()
         self._loop = Loop()
@@ -86,6 +87,8 @@ class Trial:
         finally:
             self._loop.close()
             remove_scratch(folder)
+        if self._broken is not None:
+            raise self._broken
 
     # ------------------------------------------------------------------------------------------- sink
 
@@ -97,7 +100,7 @@ class Trial:
         """Of the supervisor's sink: the run is over."""
         for number, line in enumerate(result.lines, 1):
             self._look(line, number)
-        self._on_end(result)
+        self._tell(self._on_end, result)
         self.runs += 1
         if not self._streaming and self.runs >= self._wanted:
             self._stop()
@@ -128,7 +131,17 @@ class Trial:
         return self.candidate.settings.mode != "one-shot"
 
     def _look(self, line: bytes | TooLong, number: int) -> None:
-        self._on_line(line, list(self._verdicts(line, number)))
+        self._tell(self._on_line, line, list(self._verdicts(line, number)))
+
+    def _tell(self, hear: Callable[..., None], *what: object) -> None:
+        """Whoever listens may fail (a full disk, a reader that left): the loop must not go on without him."""
+        if self._broken is not None:
+            return
+        try:
+            hear(*what)
+        except Exception as error:  # noqa: BLE001 - raised again by `run`
+            self._broken = error
+            self._stop()
 
     def _verdicts(self, line: bytes | TooLong, number: int) -> Iterator[Verdict]:
         is_elim = self.candidate.settings.mode == "elim"

@@ -53,8 +53,18 @@ def dispatch(program: str, package: str, commands: Sequence[str], arguments: lis
         finally:
             print(end="", flush=True)  # at Python's own end it would be too late
     except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         return GOOD
+    except OSError as error:  # a full disk behind `>`, mostly
+        _silence()
+        what = error.filename or "the output"
+        print(f"{program} {arguments[0]}: cannot use {what}: {error.strerror or error}", file=sys.stderr)
+        return USAGE
+
+
+def _silence() -> None:
+    """Python would try to write once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _carry_out(program: str, package: str, commands: Sequence[str], arguments: list[str]) -> int:

@@ -354,3 +354,49 @@ def test_help_lists_every_command_apart_from_its_summary(program: str) -> None:
 def test_every_program_says_its_version(program: str) -> None:
     done = run(program, "--version")
     assert (done.stdout, done.returncode) == (f"{program} {VERSION}\n", 0)
+
+
+@pytest.mark.parametrize("words", ["status", "reporter list", "explain type", "--help"])
+def test_an_output_that_cannot_be_written_is_told_in_words(site: Site, words: str) -> None:
+    agent = alone(site).start()
+    site.until(agent.status)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*python(ENTRIES["xce-agent"]), *words.split()],
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd(), "XCE_AGENT_SOCKET": agent.socket},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+    assert (done.returncode, "No space left on device" in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("output", "status"), [("/dev/full", 2), ("a reader that left", 0)])
+def test_a_trial_ends_when_nobody_can_be_told_of_it(site: Site, output: str, status: int) -> None:
+    """It once ran the reporter again and again, for ever, with a traceback each time."""
+    agent = alone(site)
+    agent.script("good", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\n", types=TYPES, interval=0.1)
+    argv = [*python(ENTRIES["xce-agent"]), "reporter", "test", "good"]
+    argv += ["--config", str(agent.folder / "agent.yaml")]
+    if output.startswith("/"):
+        descriptor = os.open(output, os.O_WRONLY)
+    else:
+        reader, descriptor = os.pipe()
+        os.close(reader)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.getcwd()}
+    try:
+        done = subprocess.run(
+            argv,
+            stdout=descriptor,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=20,
+            env=environment,
+        )
+    finally:
+        os.close(descriptor)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
