@@ -94,7 +94,8 @@ class Owner(NamedTuple):
             if (agent := name.removeprefix(_USER)) != self.id:
                 with contextlib.suppress(OSError):
                     binding, _, host = os.fsdecode(os.getxattr(thing, name)).partition(" ")
-                    found.append(f"{OTHERS}, {agent} on {host}, has it too, for {binding}")
+                    words = f"{OTHERS}, {agent} on {host[:200]}, has it too, for {binding[:200]}"
+                    found.append(words.encode(errors="replace").decode())
         return found
 
     def refused(self, thing: int) -> str:

@@ -86,3 +86,19 @@ def test_a_directory_of_roots_in_a_users_place_is_not_given_to_him(world: World)
     assert report.state is FAILED
     assert "it is there and belongs to uid 0, not to 4711" in report.reason
     assert (place / "9").stat().st_uid == 0
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_mark_that_is_no_text_keeps_a_directory_like_any_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, remote: bool
+) -> None:
+    monkeypatch.setattr("xce.prepare.shared.is_remote", lambda *_: remote)
+    report = world.bind(HOME, consumer=member())
+    mark = f"trusted.xce.user.{'f' * 16}"
+    os.setxattr(top(world), mark, b"b\xff\n here\xfe")
+    assert world.release(report.binding).state is RELEASED
+    assert (top(world) / "out").is_dir(), "it says that another node has it"
+    world.until(lambda: world.executor._kept_later)
+    os.removexattr(top(world), mark)
+    world.ahead += 61
+    world.until(lambda: not tree(world))
