@@ -100,8 +100,19 @@ class Containerd:
         file = self._place / "image.tar"
         _write_image(engine.image(self._place / "image"), file)
         assert self._process is not None
-        command = ["nsenter", "-m", "-t", str(self._process.pid), "--", "ctr", "-a", _SOCKET, "-n", "k8s.io"]
-        command += ["images", "import", "--snapshotter", "native", str(file)]
+        command = ["nsenter", "-m", "-r", "-t", str(self._process.pid), "--"]
+        command += [
+            "ctr",
+            "-a",
+            _SOCKET,
+            "-n",
+            "k8s.io",
+            "images",
+            "import",
+            "--snapshotter",
+            "native",
+            str(file),
+        ]
         subprocess.run(command, capture_output=True, text=True, check=True)
 
     def _need_a_pod(self) -> None:
