@@ -100,9 +100,18 @@ class _Maker:
             words = f"cannot give to {self.uid} (root squashed?)"
             raise OSError(error.errno, words, here) from error
 
+    def refuse_going(self, top: int, elements: list[str]) -> None:
+        """What another node removes just now, nobody gets. Comes after our marks, see `Owner.going`."""
+        for count in range(1, len(elements) + 1):
+            with opened(_beneath(top, elements[:count], os.O_RDONLY)) as fd:
+                if words := self.owner.goes(fd):
+                    raise OSError(errno.EBUSY, words, "/".join(elements[:count]))
+
     def told(self, fd: int) -> Evidence:
         """Whose the last of them is. `agent`: by whose mark it may be removed; '': by the journal alone."""
         found, words = self.owner.whose(fd)
+        if found is Mark.OURS:
+            self.owner.going(fd, going=False)
         if found is Mark.OTHERS:
             words = "; ".join([words, *self.owner.use(fd, self.binding, self.host).values()])
         elif found is Mark.NOBODYS and not self.said:
@@ -156,7 +165,13 @@ def _share(top: int, elements: list[str], parts: list[str], size: int, maker: _M
             with opened(maker.directory(at, part, f"{here}/{part}")) as directory:
                 if number:
                     projects.assign(directory, number)
-        return maker.told(at) | ({"project": number} if size else {})
+        told = maker.told(at)
+        try:
+            maker.refuse_going(top, elements)
+        except OSError:
+            maker.owner.leave(at)
+            raise
+        return told | ({"project": number} if size else {})
     finally:
         os.close(at)
 
@@ -230,8 +245,11 @@ def _held(parent: int, name: str, own: Owner, *, by_mark: bool) -> Evidence | No
             own.leave(fd)
         if found is Mark.OTHERS or (found is Mark.NOBODYS and by_mark):
             return {"left": [], "stays": words, "others": words.startswith(OTHERS)}
-        users = own.users(fd)
-        return {"left": [[name, users[0]]], "shared": True} if users else None
+        own.going(fd, going=True)
+        if not (users := own.users(fd)):
+            return None
+        own.going(fd, going=False)
+        return {"left": [[name, users[0]]], "shared": True}
 
 
 def _unmake(top: int, made: list[str], may: Callable[[int], bool] | None = None) -> None:

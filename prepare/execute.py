@@ -37,6 +37,8 @@ _TRIAL_S = 1.0
 """Between looks whether a disk that took no record takes one again."""
 _KEPT_AGAIN_S = 60.0
 """For a directory that could not be removed, though its time was over."""
+_CLOCK_SET_S = 10.0
+"""By which the clocks part at once when wall time is set; small corrections come slowly."""
 
 
 class Known(NamedTuple):
@@ -70,6 +72,8 @@ class Executor(Carrier):
         super().__init__(journal, _as_made(node, journal, boot), boot)
         self._next_check = self._next_scan = self._next_trial = 0.0
         self._settling: _Settling | None = None
+        self._apart = self.node.wall() - self.node.clock()
+        """What is between the two clocks."""
         self._kept_later: dict[str, float] = {}
         """By the clock, when to try once more to remove what was kept."""
         self.unremoved: dict[str, str] = {}
@@ -231,6 +235,7 @@ class Executor(Carrier):
         """
         if not self.node.errands.alone():
             return _LOOK_S
+        self._follow_wall()
         now = self.node.clock()
         for key in (*self.node.errands.answered(), *self.node.csi.answered()):
             self.wake(key)
@@ -291,11 +296,22 @@ class Executor(Carrier):
         else:
             self.orphans = [str(orphan) for orphan in found]
 
+    def _follow_wall(self) -> None:
+        """Who sets the clock, rightly or not, shortens no time for which something is kept."""
+        apart = self.node.wall() - self.node.clock()
+        if abs(apart - self._apart) >= _CLOCK_SET_S:
+            try:
+                self.journal.shift_kept(apart - self._apart)
+            except NotRecorded:
+                return  # that is told by itself
+        self._apart = apart
+
     def _clean_kept(self) -> None:
         """Directories whose time is over and that nobody has again, one at a time."""
         if self.recovering:
             return  # who has them is not known
-        now, clock = self.node.wall(), self.node.clock()
+        clock = self.node.clock()
+        now = clock + self._apart
         for name, kept in list(self.journal.kept.items()):
             if kept.due > now or self._kept_later.get(name, 0.0) > clock:
                 continue

@@ -220,6 +220,16 @@ class Journal:
             yield key
             number += 1
 
+    def shift_kept(self, seconds: float) -> None:
+        """Wall time was set, by so much: what is kept goes by it."""
+        later = {
+            name: msgspec.structs.replace(kept, due=kept.due + seconds) for name, kept in self.kept.items()
+        }
+        if later:
+            with self._writing() as changes:
+                changes.update({("kept", name, 0): kept for name, kept in later.items()})
+            self.kept = later
+
     def forget_kept(self, name: str) -> None:
         """A kept directory is gone."""
         with self._writing() as changes:

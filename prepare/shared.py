@@ -5,6 +5,8 @@ the claim says. What the user put there is removed only when that time is over, 
 by the node that has made the directory, once no other has it (`directories`).
 """
 
+import errno
+
 import msgspec
 
 from xce.linux.beneath import NOT_FINISHED
@@ -65,6 +67,8 @@ class SharedHandler(Plain[Shared]):
         try:
             made = ask(at, "share", arguments, remote=is_remote(step.root, at))
         except OSError as error:
+            if error.errno == errno.EBUSY:  # another node removes them now: then they can be made anew
+                return Wait(_LEFT_S, f"{step.root}/{error.filename}: {error.strerror}", blocker=True)
             raise _failed(step, error) from error
         if made is None:
             return Wait(ERRAND_S, f"making directories on {step.root}")

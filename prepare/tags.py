@@ -19,6 +19,8 @@ from xce.linux import proc
 ATTRIBUTE = "trusted.xce.owner"
 _USER = "trusted.xce.user."
 """And the agent's id: of what is another agent's, and this one has too."""
+GOING = "trusted.xce.going"
+"""Of what is being removed: who does that."""
 OTHERS = "it is of another agent"
 """Beginning of the words."""
 _HELD = "trusted.xce.agent"
@@ -97,6 +99,26 @@ class Owner(NamedTuple):
                     words = f"{OTHERS}, {agent} on {host[:200]}, has it too, for {binding[:200]}"
                     found.append(words.encode(errors="replace").decode())
         return found
+
+    def going(self, thing: int, *, going: bool) -> None:
+        """Write on what is ours that it is being removed, or that it stays after all.
+
+        Whoever begins to have it writes that first and then looks for this; whoever removes it writes this
+        first and then looks for `users`: one of them sees the other.
+        """
+        with contextlib.suppress(OSError):
+            if going:
+                os.setxattr(thing, GOING, self.id.encode())
+            else:
+                os.removexattr(thing, GOING)
+
+    def goes(self, thing: int) -> str:
+        """Why nobody can have it: another agent is removing it; ''."""
+        try:
+            agent = os.fsdecode(os.getxattr(thing, GOING))
+        except OSError:
+            return ""
+        return "" if agent == self.id else f"it is being removed by another agent, {agent[:200]}"
 
     def refused(self, thing: int) -> str:
         """Why it is not to be removed: it is another agent's, or one has it too; ''."""

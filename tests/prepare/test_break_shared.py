@@ -31,9 +31,6 @@ def test_a_name_that_is_no_text_is_told_of_what_cannot_be_removed(
 
 
 def test_an_element_of_ours_that_another_node_has_outlives_its_job(world: World, other: World) -> None:  # noqa: F811
-    now = [1000.0]
-    world.overrides["wall"] = lambda: now[0]
-    world.restart()
     whole = world.bind(HOME, consumer=member())
     world.bind(HOME, consumer=member(index="7"), binding="b7", retention_s=60)
     assert other.bind(HOME, consumer=member(index="7"), binding="b8").state is READY
@@ -41,7 +38,7 @@ def test_an_element_of_ours_that_another_node_has_outlives_its_job(world: World,
     result = top(world, "alice/9/7") / "out/result"
     result.write_text("1")
     assert world.release(whole.binding).state is RELEASED
-    now[0] += 61
+    world.ahead += 61
     wait_for(world)
     assert result.read_text() == "1", "the other's job is still at work on it"
     assert other.release("b8").state is RELEASED

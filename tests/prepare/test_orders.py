@@ -153,9 +153,6 @@ def test_what_cannot_be_made_ready_again_after_a_reboot_keeps_its_results_for_as
     world: World,
 ) -> None:
     """It was ready, and its job ran: it is no attempt that came to nothing."""
-    now = [1000.0]
-    world.overrides["wall"] = lambda: now[0]
-    world.restart()
     one = world.bind(Ask(shared=[SharedAsk(volume="home")]), cards=["full"], retention_s=3600)
     result = Path(world.variables(one.binding)["XCE_DIR_OUT"], "result")
     result.write_text("precious")
@@ -164,7 +161,7 @@ def test_what_cannot_be_made_ready_again_after_a_reboot_keeps_its_results_for_as
     assert world.settled(one.binding).state is FAILED
     assert result.read_text() == "precious"
     assert len(world.journal.kept) == 1
-    now[0] += 4000
+    world.ahead += 4000
     world.until(lambda: not world.journal.kept)
     assert not result.exists()
     assert world.leftovers() == []

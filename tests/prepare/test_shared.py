@@ -25,8 +25,10 @@ RELEASED, FAILED, READY = BindingState.RELEASED, BindingState.FAILED, BindingSta
 
 
 def tree(world: World) -> list[str]:
+    """All that is there; what goes meanwhile is left out."""
     top = world.place / "shared"
-    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
+    found = [Path(above, name) for above, folders, files in os.walk(top) for name in (*folders, *files)]
+    return sorted(str(path.relative_to(top)) for path in found)
 
 
 def test_an_element_of_an_array_has_its_own_directories(world: World) -> None:
@@ -150,18 +152,34 @@ def test_directories_that_two_bindings_have_go_with_the_last(world: World) -> No
 
 
 def test_what_is_kept_goes_when_its_time_is_over(world: World) -> None:
-    now = [1000.0]
-    world.overrides["wall"] = lambda: now[0]
-    world.restart()
     report = world.bind(HOME, retention_s=3600)
     world.release(report.binding)
     assert world.report(report.binding).state is RELEASED
     assert len(tree(world)) == 5
-    now[0] += 3599
+    world.ahead += 3599
     world.restart()
     world.executor.advance()
     assert len(tree(world)) == 5
-    now[0] += 2
+    world.ahead += 2
+    world.until(lambda: not tree(world))
+    assert world.journal.kept == {}
+
+
+@pytest.mark.parametrize("hours", [9, 24 * 365 * 56, -9])
+def test_a_clock_that_is_set_does_not_end_the_time_of_what_is_kept(world: World, hours: int) -> None:
+    """It was wrong before, or is now; and with the wrong clock it is not kept for ever either."""
+    steps = [0.0]
+    world.overrides["wall"] = lambda: time.time() + world.ahead + steps[0]
+    world.restart()
+    report = world.bind(HOME, consumer=JOB, retention_s=3600)
+    assert world.release(report.binding).state is RELEASED
+    steps[0] += 3600 * hours
+    world.executor.advance()
+    world.restart()
+    world.ahead += 3500
+    world.executor.advance()
+    assert len(tree(world)) == 5
+    world.ahead += 101
     world.until(lambda: not tree(world))
     assert world.journal.kept == {}
 
@@ -199,21 +217,18 @@ def test_a_user_that_nobody_knows_fails_it_and_leaves_nothing(world: World) -> N
 JOB = Consumer(name="j", user="alice", job="9")
 
 
-def kept_for_an_hour(world: World, now: list[float]) -> None:
+def kept_for_an_hour(world: World) -> None:
     """A job has run, and its directories are kept."""
-    world.overrides["wall"] = lambda: now[0]
-    world.restart()
     report = world.bind(HOME, consumer=JOB, retention_s=3600)
     Path(world.variables(report.binding)["XCE_DIR_OUT"], "first").write_text("1")
     assert world.release(report.binding).state is RELEASED
 
 
 def test_what_is_kept_does_not_go_while_its_job_runs_again(world: World) -> None:
-    now = [1000.0]
-    kept_for_an_hour(world, now)
+    kept_for_an_hour(world)
     again = world.bind(HOME, consumer=JOB)
     out = Path(world.variables(again.binding)["XCE_DIR_OUT"])
-    now[0] += 3601
+    world.ahead += 3601
     for _ in range(3):
         world.executor.advance()
     assert [path.name for path in out.iterdir()] == ["first"]
@@ -223,14 +238,13 @@ def test_what_is_kept_does_not_go_while_its_job_runs_again(world: World) -> None
 
 
 def test_what_cannot_be_removed_in_time_does_not_keep_the_others(world: World, tmp_path: Path) -> None:
-    now = [1000.0]
-    kept_for_an_hour(world, now)
+    kept_for_an_hour(world)
     other = world.bind(HOME, consumer=Consumer(name="k", user="alice", job="10"), retention_s=3600)
     world.release(other.binding)
     inside = world.place / "shared/alice/9/out/mounted"
     inside.mkdir()
     bind_mount(tmp_path / "data", inside)
-    now[0] += 3601
+    world.ahead += 3601
     world.until(lambda: not (world.place / "shared/alice/10").exists())
     assert inside.exists()
     assert list(world.executor.unremoved.values()) == [f"{inside}: a file system is mounted on it"]

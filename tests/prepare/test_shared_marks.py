@@ -18,7 +18,7 @@ from xce.model.claim import Ask, Consumer, SharedAsk
 from xce.prepare import directories
 from xce.prepare.errand import opened
 from xce.prepare.journal import Work
-from xce.prepare.tags import ATTRIBUTE
+from xce.prepare.tags import ATTRIBUTE, GOING
 
 pytestmark = pytest.mark.root
 
@@ -81,16 +81,13 @@ def test_of_a_gang_the_node_that_made_them_removes_them_after_the_last_has_gone(
 
 
 def test_a_node_that_keeps_results_longer_is_waited_for(world: World, other: World) -> None:
-    now = [1000.0]
-    other.overrides["wall"] = lambda: now[0]
-    other.restart()
     world.bind(HOME, consumer=member(), binding="b1")
     other.bind(HOME, consumer=member(), binding="b2", retention_s=3600)
     assert other.release("b2").state is RELEASED
     assert world.release("b1").state is RELEASED
     wait_for(world)
     assert top(world).exists()
-    now[0] += 3601
+    other.ahead += 3601
     wait_for(other)
     wait_for(world)
     assert tree(world) == []
@@ -132,16 +129,13 @@ def test_a_directory_that_no_node_has_made_stays(world: World, retention_s: floa
     for path in (top(world), top(world).parent):
         os.chown(path, 4711, 4711)
     (top(world) / "notes").write_text("mine")
-    now = [1000.0]
-    world.overrides["wall"] = lambda: now[0]
-    world.restart()
     report = world.bind(HOME, consumer=member(), retention_s=retention_s)
     words = "no agent has written its name on it"
     assert world.evidence(report.binding, "shared")["owner"] == f"{words}: it stays after the release"
     ended = world.release(report.binding)
     assert ended.state is RELEASED
     assert ended.reason == ("" if retention_s else f"{top(world)} stays: {words}")
-    now[0] += 61
+    world.ahead += 61
     wait_for(world)
     assert (top(world) / "notes").read_text() == "mine"
     assert world.journal.kept == {}
@@ -149,9 +143,6 @@ def test_a_directory_that_no_node_has_made_stays(world: World, retention_s: floa
 
 def test_what_an_older_version_has_made_and_kept_goes_when_its_time_is_over(world: World) -> None:
     """It wrote no marks: its journal is what there is. Nothing is lost that the job gets again either."""
-    now = [1000.0]
-    world.overrides["wall"] = lambda: now[0]
-    world.restart()
     old = world.bind(HOME, consumer=member(), retention_s=60)
     for path in (world.place / "shared").rglob("*"):
         os.removexattr(path, ATTRIBUTE)
@@ -160,10 +151,10 @@ def test_what_an_older_version_has_made_and_kept_goes_when_its_time_is_over(worl
     assert world.release(old.binding).state is RELEASED
     again = world.bind(HOME, consumer=member(), retention_s=3600)
     assert world.release(again.binding).state is RELEASED
-    now[0] += 3599
+    world.ahead += 3500
     wait_for(world)
     assert top(world).exists(), "as long as the last of them has said"
-    now[0] += 2
+    world.ahead += 100
     wait_for(world)
     assert tree(world) == []
 
@@ -176,16 +167,13 @@ def forget(work: Work) -> Work:
 
 def test_another_directory_of_claims_leaves_nothing_behind_that_was_kept(world: World) -> None:
     """The agent has another id then; what it made is its own all the same."""
-    now = [1000.0]
-    world.overrides["wall"] = lambda: now[0]
-    world.restart()
     report = world.bind(HOME, consumer=member(), retention_s=60)
     assert world.release(report.binding).state is RELEASED
     before = world.node.owner.id
     world.settings = msgspec.structs.replace(world.settings, directory=f"{world.place}/moved")
     world.restart()
     assert world.executor.node.owner.id != before
-    now[0] += 61
+    world.ahead += 61
     wait_for(world)
     assert tree(world) == []
 
@@ -245,12 +233,10 @@ ROUNDS = 300
 
 
 def test_what_was_kept_on_a_volume_that_is_away_is_told_until_it_is_back(world: World) -> None:
-    now, shared = [1000.0], world.place / "shared"
-    world.overrides["wall"] = lambda: now[0]
-    world.restart()
+    shared = world.place / "shared"
     report = world.bind(HOME, consumer=member(), retention_s=60)
     assert world.release(report.binding).state is RELEASED
-    now[0] += 61
+    world.ahead += 61
     with covered(shared):
         wait_for(world)
         [words] = world.executor.unremoved.values()
@@ -258,6 +244,41 @@ def test_what_was_kept_on_a_volume_that_is_away_is_told_until_it_is_back(world: 
         assert ": mount that again; if it is gone for good" in words
     wait_for(world)
     assert (tree(world), world.executor.unremoved, world.journal.kept) == ([], {}, {})
+
+
+def test_what_another_node_is_removing_is_waited_for_and_made_anew(world: World, other: World) -> None:
+    """Half of it is gone already, maybe."""
+    first = world.bind(HOME, consumer=member(), binding="b1", retention_s=3600)
+    assert world.release(first.binding).state is RELEASED
+    os.setxattr(top(world), GOING, world.node.owner.id.encode())
+    binding, claim = other.order(HOME, consumer=member(), binding="b2")
+    other.executor.prepare(op_id="op-b2", epoch=1, binding=binding, claim=claim, instances={})
+    words = f"{top(world)}: it is being removed by another agent, {world.node.owner.id}"
+    other.until(lambda: other.report("b2").note == words)
+    with opened(os.open(top(world), os.O_RDONLY)) as directory:
+        assert world.node.owner.users(directory) == [], "it does not wait for the one that waits for it"
+    world.ahead += 3601
+    wait_for(world)
+    assert tree(world) == []
+    other.ahead += 6
+    assert other.settled("b2").state is READY
+    assert other.release("b2").state is RELEASED
+
+
+def test_what_another_node_has_by_then_is_not_marked_as_being_removed(world: World, other: World) -> None:
+    world.bind(HOME, consumer=member(), binding="b1")
+    other.bind(HOME, consumer=member(), binding="b2")
+    assert world.release("b1").state is RELEASED
+    assert GOING not in os.listxattr(top(world))
+    assert other.bind(HOME, consumer=member(), binding="b3").state is READY
+
+
+def test_a_node_that_takes_up_again_what_it_had_begun_to_remove_says_so(world: World, other: World) -> None:
+    world.bind(HOME, consumer=member(), binding="b1", retention_s=3600)
+    assert world.release("b1").state is RELEASED
+    os.setxattr(top(world), GOING, world.node.owner.id.encode())
+    assert world.bind(HOME, consumer=member(), binding="b2").state is READY
+    assert other.bind(HOME, consumer=member(), binding="b3").state is READY
 
 
 def test_two_nodes_that_make_and_remove_directories_at_once_do_not_take_each_others(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class World:
         self.numbers = iter(range(1, 100_000))
         self.boot = BOOT
         self.ahead = 0.0
-        """Of the real clock."""
+        """Of the real clocks."""
         self.each: Callable[[], object] = lambda: None
         """Called again and again while something is waited for."""
         self.start()
@@ -123,6 +123,7 @@ class World:
         arguments: dict[str, Any] = {
             "namespace": "self",
             "find_user": USERS.get,
+            "wall": lambda: time.time() + self.ahead,
             **self.overrides,
         }
         node = local.node(self.settings, **arguments)
