@@ -10,6 +10,7 @@ the last of them, whichever node has made it.
 import contextlib
 import errno
 import os
+import time
 import zlib
 from collections.abc import Callable, Collection
 
@@ -21,6 +22,8 @@ from xce.prepare.tags import OTHERS, Mark, Owner
 
 _TRIES = 20
 """Another node may remove an empty directory at the moment in which something is made in it."""
+_PAUSE_S = 0.001
+"""After the first of them, and more after each."""
 
 
 def look(*, root: str, elements: list[str], parts: list[str], new: bool) -> Evidence:
@@ -149,6 +152,7 @@ def share(
                 _unmake(top, maker.made)
             if not (last and isinstance(error, FileNotFoundError)):
                 raise
+        time.sleep(_PAUSE_S * (_TRIES - last))  # not in step with the other
     raise AssertionError("the last try returns or raises")
 
 
