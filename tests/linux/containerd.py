@@ -23,6 +23,7 @@ from xce.linux.cgroup import Cgroup
 
 _SOCKET = "/run/containerd.sock"
 _IMAGE = "xce.example/busybox:1"
+_PROBE = "xce.example/probe"
 _HOST = 2
 """A namespace that is the host's."""
 RUNNING, EXITED = 1, 2
@@ -116,16 +117,26 @@ class Containerd:
         subprocess.run(command, capture_output=True, text=True, check=True)
 
     def _need_a_pod(self) -> None:
-        """The engine hears of an image a moment later."""
+        """One that gets what a CDI file of ours says. The engine hears of an image a moment later."""
+        file = Path(self._cdi, "probe.json")
+        mount = {"hostPath": str(self._place), "containerPath": "/probe", "options": ["bind", "ro"]}
+        device = {"name": "all", "containerEdits": {"mounts": [mount]}}
+        file.write_text(json.dumps({"cdiVersion": "0.3.0", "kind": _PROBE, "devices": [device]}))
         end = time.monotonic() + 2
         while True:
             try:
-                self.remove(self.pod(self._group))
-                return
+                pod = self.pod(self._group)
+                container = self.start(self.create(pod, ["sleep", "60"], f"{_PROBE}=all"))
+                seen = self.exec(container, ["ls", "/probe"])
+                self.remove(pod)
+                break
             except grpc.RpcError as error:
                 if time.monotonic() > end:
                     pytest.skip(f"containerd cannot run containers here: {error.details()}")
                 time.sleep(0.1)
+        file.unlink()
+        if "config.toml" not in seen.out:  # in a changed root, for instance
+            pytest.skip(f"containerd gives containers no mounts here: {seen.err.strip()}")
 
     def _ask(self, method: str, request: Any, answer: str = "Empty") -> Any:
         kind = getattr(_messages, answer)
