@@ -113,6 +113,22 @@ class BrokerLibrary(_Broker):
             yield self._client[socket], socket.recv()
 
 
+class BrokerLibraryAlone(_Broker):
+    """ZeroMQ as its one client uses it best: the caller's thread waits for the answer itself."""
+
+    def __init__(self, port: str, clients: int) -> None:
+        super().__init__(clients)
+        self._socket, self._answer = dealer(port), b""
+        self._socket.rcvtimeo = int(_PATIENCE_S * 1000)
+
+    def give(self, _client: int, order: bytes) -> None:
+        self._socket.send(order)
+        self._answer = self._socket.recv()
+
+    def answered(self) -> Iterable[tuple[int, bytes]]:
+        yield 0, self._answer
+
+
 class _Etcd(Side):
     def order(self, client: int, step: int) -> bytes:
         name = f"bench-{self.run}-{client}-{step}"
@@ -159,7 +175,7 @@ class EtcdLibrary(_Etcd):
 
 
 class EtcdLibraryAlone(_Etcd):
-    """gRPC's C core as its one client uses it best: the caller's thread waits for the answer itself."""
+    """gRPC's C core, used in the same way."""
 
     def __init__(self, port: str, clients: int) -> None:
         super().__init__(clients)

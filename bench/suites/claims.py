@@ -30,7 +30,7 @@ GOALS = ("G17", "G17.cpu", "G17.plain", "G18.etcd", "G18.plain", "G18.disk")
 CLIENTS = 64
 _LATE_S = 60.0
 _WAYS = {
-    "xce": (("", "BrokerLibrary", "BrokerLibrary"), ("plain_", "BrokerPlain", "BrokerPlain")),
+    "xce": (("", "BrokerLibraryAlone", "BrokerLibrary"), ("plain_", "BrokerPlain", "BrokerPlain")),
     "etcd": (("", "EtcdLibraryAlone", "EtcdLibrary"), ("plain_", "EtcdPlain", "EtcdPlain")),
     "disk": (("", "Disk", ""),),
 }
