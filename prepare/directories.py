@@ -109,12 +109,12 @@ class _Maker:
             with opened(_beneath(top, elements[:count], os.O_RDONLY)) as fd:
                 if words := self.owner.goes(fd):
                     raise OSError(errno.EBUSY, words, "/".join(elements[:count]))
+                if self.owner.whose(fd)[0] is Mark.OURS:  # we had begun to, and need it again
+                    self.owner.going(fd, going=False)
 
     def told(self, fd: int) -> Evidence:
         """Whose the last of them is. `agent`: by whose mark it may be removed; '': by the journal alone."""
         found, words = self.owner.whose(fd)
-        if found is Mark.OURS:
-            self.owner.going(fd, going=False)
         if found is Mark.OTHERS:
             words = "; ".join([words, *self.owner.use(fd, self.binding, self.host).values()])
         elif found is Mark.NOBODYS and not self.said:

@@ -2,9 +2,8 @@
 
 They are control groups that begin with the prefix, what lies in the directory of claims, and CDI and scratch
 files with our name. Ours is what carries our mark besides (`tags`); what could and does not is reported and
-never touched. A mount is ours if the point that it covers says so, of this mount; one of a
-plugin, if its folder does. Nothing is an orphan while
-the node is recovering: then nobody knows who owns what.
+never touched. A mount is ours if the point that it covers says so, of this mount; one of a plugin, if its
+folder does. Nothing is an orphan while the node is recovering: then nobody knows who owns what.
 """
 
 import contextlib

@@ -273,11 +273,15 @@ def test_what_another_node_has_by_then_is_not_marked_as_being_removed(world: Wor
     assert other.bind(HOME, consumer=member(), binding="b3").state is READY
 
 
-def test_a_node_that_takes_up_again_what_it_had_begun_to_remove_says_so(world: World, other: World) -> None:
+@pytest.mark.parametrize("index", ["", "7"])
+def test_a_node_that_takes_up_again_what_it_had_begun_to_remove_says_so(
+    world: World, other: World, index: str
+) -> None:
     world.bind(HOME, consumer=member(), binding="b1", retention_s=3600)
     assert world.release("b1").state is RELEASED
     os.setxattr(top(world), GOING, world.node.owner.id.encode())
-    assert world.bind(HOME, consumer=member(), binding="b2").state is READY
+    assert world.bind(HOME, consumer=member(index=index), binding="b2").state is READY
+    assert GOING not in os.listxattr(top(world))
     assert other.bind(HOME, consumer=member(), binding="b3").state is READY
 
 
