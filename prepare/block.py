@@ -10,6 +10,7 @@ import stat
 
 from xce.prepare import names
 from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
+from xce.prepare.mountpoints import make_point, marked
 from xce.prepare.mounts import (
     Whose,
     ask,
@@ -20,7 +21,6 @@ from xce.prepare.mounts import (
     take_off,
     take_off_early,
 )
-from xce.prepare.points import make_point, marked
 from xce.prepare.step import Block, Csi, Evidence
 from xce.prepare.user import look_up
 

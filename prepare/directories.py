@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 
 from xce.linux import beneath
 from xce.prepare import projects
-from xce.prepare.errand import DIRECTORY, LOOKED_AT, elsewhere, opened, place_of
+from xce.prepare.errand import DIRECTORY, LOOKED_AT, opened, other_place, place_of
 from xce.prepare.step import Evidence
 from xce.prepare.tags import OTHERS, Mark, Owner
 
@@ -230,7 +230,7 @@ def remove(
 def _away(top: int, elements: list[str], home: Evidence | None) -> str:
     """Why nothing is there, where that is because the volume is not; ''."""
     try:
-        return elsewhere(top, home) if home and not _is_there(top, "/".join(elements)) else ""
+        return other_place(top, home) if home and not _is_there(top, "/".join(elements)) else ""
     except OSError:
         return ""  # a link in its place
 

@@ -19,8 +19,8 @@ from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
 from xce.prepare.errand import described, opened
 from xce.prepare.handler import At, Done, Outcome, Plain
+from xce.prepare.mountpoints import own_directory
 from xce.prepare.mounts import elsewhere
-from xce.prepare.points import own_directory
 from xce.prepare.render import (
     BINDING,
     CDI_KIND,

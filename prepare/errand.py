@@ -246,7 +246,7 @@ def place_of(fd: int) -> Evidence:
     return seen | {"boot": proc.boot_id(), "inode": about.st_ino, "fsid": f"{os.fstatvfs(fd).f_fsid:x}"}
 
 
-def elsewhere(fd: int, place: Evidence) -> str:
+def other_place(fd: int, place: Evidence) -> str:
     """Why it is another directory than that was: something covers it, or its file system is away; ''.
 
     Numbers of devices are of one boot alone, and some file systems have another with each mount.

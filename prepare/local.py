@@ -18,8 +18,8 @@ from xce.prepare.child import Errands
 from xce.prepare.csi.helper import HelperClient
 from xce.prepare.errand import opened
 from xce.prepare.handler import Node
+from xce.prepare.mountpoints import own_directory
 from xce.prepare.orphans import HIERARCHY, TRIAL
-from xce.prepare.points import own_directory
 
 JOBS = "xce.slice/xce-jobs.service"
 """Where the shipped unit holds the control groups of jobs, below the root of the hierarchy."""

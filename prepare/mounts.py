@@ -17,7 +17,7 @@ import msgspec
 from xce.linux import holders, mountinfo
 from xce.linux.mountinfo import Mount
 from xce.prepare.handler import ERRAND_S, PEER, At, Done, Note, Outcome, Plain, StepFailed, Wait
-from xce.prepare.points import make_point, marked, remove_point
+from xce.prepare.mountpoints import make_point, marked, remove_point
 from xce.prepare.render import BINDING
 from xce.prepare.step import Bind, Csi, Evidence, Stage, Step
 

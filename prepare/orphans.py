@@ -18,7 +18,7 @@ from xce.prepare import group, names, quota
 from xce.prepare.csi import paths
 from xce.prepare.environment import CDI_PREFIX
 from xce.prepare.handler import Node
-from xce.prepare.points import said_of
+from xce.prepare.mountpoints import said_of
 from xce.prepare.scratch import directory_of, image_of
 from xce.prepare.step import Csi, Environment, Group, Scratch, Stage, Step
 from xce.prepare.tags import Mark

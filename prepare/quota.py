@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from xce.linux import beneath, btrfs, mountapi, quota
 from xce.prepare import projects
-from xce.prepare.errand import DIRECTORY, LOOKED_AT, elsewhere, opened, place_of, unlink
+from xce.prepare.errand import DIRECTORY, LOOKED_AT, opened, other_place, place_of, unlink
 from xce.prepare.step import Evidence
 from xce.prepare.tags import Owner
 
@@ -141,7 +141,7 @@ def clear(
     own, made = Owner(*owner), directory if number else image
     with opened(os.open(root, DIRECTORY)) as top:
         hidden = home and not (_is_there(top, directory) or (image and _is_there(top, image)))
-        if hidden and (words := elsewhere(top, home or {})):
+        if hidden and (words := other_place(top, home or {})):
             return {"left": [[made, words]]}
     if image and not own.is_others(f"{root}/{image}"):
         unlink(root=root, name=image)

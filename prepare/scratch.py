@@ -18,6 +18,7 @@ from xce.linux.beneath import NOT_FINISHED
 from xce.linux.mountinfo import Mount
 from xce.model.profile import Limit
 from xce.prepare.handler import ERRAND_S, At, Done, Note, Outcome, Plain, StepFailed, Wait
+from xce.prepare.mountpoints import make_point, marked
 from xce.prepare.mounts import (
     IsOurs,
     Whose,
@@ -31,7 +32,6 @@ from xce.prepare.mounts import (
     take_off,
     take_off_early,
 )
-from xce.prepare.points import make_point, marked
 from xce.prepare.quota import DATA, FREEING
 from xce.prepare.step import Evidence, Scratch
 from xce.prepare.user import look_up
