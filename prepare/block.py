@@ -64,7 +64,7 @@ class BlockHandler(Plain[Block]):
         source = f"{_SOURCE}:{names.encode(at.binding)}"
         about, ours = f"tmpfs {source}", named(_SOURCE, names.encode(at.binding))
         if (there := found(step.point, ours, at)) is None:
-            evidence = evidence | make_point(step.point, about, at)
+            evidence = evidence | make_point(step.point, about, evidence, at)
             at.node.mark("block.point-made")
             arguments = {
                 "point": step.point,

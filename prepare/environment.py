@@ -55,9 +55,12 @@ class EnvironmentHandler(Plain[Environment]):
     def do(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
         """Write the files."""
         files, variables = _contents(step, at)
+        recorded = "files" in evidence
+        for place in (step.directory, *_elsewhere(step)):
+            at.node.owner.refuse_foreign(place, recorded=recorded)
         for directory in {os.path.dirname(path) for path in files}:
             own_directory(directory)
-        said = at.node.owner.take(step.directory, step.binding)
+        said = at.node.owner.take(step.directory, step.binding, recorded=recorded)
         for path, text in files.items():
             write_whole(path, text, at if path in _elsewhere(step) else None)
             at.node.mark(f"environment.written-{os.path.basename(path).partition('_')[0]}")
@@ -89,17 +92,25 @@ class EnvironmentHandler(Plain[Environment]):
 
     def undo(self, step: Environment, evidence: Evidence, at: At) -> Outcome:
         """Remove the files, and wait for containers that were made with them."""
-        others = [path for path in _elsewhere(step) if at.node.owner.is_others(path)]
-        for path in set(_paths(step).values()) - set(others):
-            for name in (path, f"{path}.new"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name)
+        ours = _ours(step, evidence, at)
+        for path in _paths(step).values():
+            if path in ours or os.path.dirname(path) in ours:
+                _remove(path)
         at.node.mark("environment.removed")
-        with contextlib.suppress(OSError):
-            os.rmdir(step.directory)
+        if step.directory in ours:
+            with contextlib.suppress(OSError):
+                os.rmdir(step.directory)
         sought = _sought(step, evidence)
         exclusive = (one.id for one in _devices(at.earlier) if any(file.exclusive for file in one.files))
         return (sought and elsewhere(sought, at, tuple(exclusive))) or Done()
+
+
+def _ours(step: Environment, evidence: Evidence, at: At) -> set[str]:
+    """What is not foreign of the places that bear marks."""
+    owner, recorded = at.node.owner, "files" in evidence
+    return {
+        place for place in (step.directory, *_elsewhere(step)) if not owner.foreign(place, recorded=recorded)
+    }
 
 
 def _sign(step: Environment) -> str:
@@ -213,20 +224,28 @@ def _places(earlier: Earlier, mounts: Sequence[dict[str, Any]], *, inside: bool)
     return found
 
 
+def _remove(path: str) -> None:
+    """A file of ours; what is no file there is not, and stays: the look for orphans names it.
+
+    Nobody waits until somebody takes it away: time alone changes nothing there.
+    """
+    for name in (path, f"{path}.new"):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            os.unlink(name)
+
+
 def write_whole(path: str, text: str, at: At | None = None) -> None:
     """Replace a file: readers see the old text or the new one. `at`: one that bears our mark."""
-    if at is not None:
-        at.node.owner.refuse_others(path)
     with contextlib.suppress(FileNotFoundError):  # of a crash, or something that is no file
         os.unlink(f"{path}.new")
     how = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     fd = os.open(f"{path}.new", how, 0o600)
     try:
+        if at is not None:
+            at.node.owner.take(fd, at.binding)
         left = memoryview(text.encode())
         while left:
             left = left[os.write(fd, left) :]
-        if at is not None:
-            at.node.owner.take(fd, at.binding)
     finally:
         os.close(fd)
     os.rename(f"{path}.new", path)

@@ -85,14 +85,14 @@ def loop(
     binding: str,
 ) -> Evidence:
     """Mount an ext4 file system in the file `name` on `point`; `new`: an empty one. For a child: it waits."""
-    Owner(*owner).refuse_others(f"{root}/{name}")
+    Owner(*owner).refuse_foreign(f"{root}/{name}", recorded=not new)
     if new:  # not the file that one before us may have begun with: its mkfs may still be at work on that
         unlink(root=root, name=name)
     with opened(beneath.open_root(root)) as top:
         how = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         image = os.open(name, how | (os.O_CREAT | os.O_EXCL if new else 0), 0o600, dir_fd=top)
     with opened(image):
-        said = Owner(*owner).take(image, binding)
+        said = Owner(*owner).take(image, binding, recorded=not new)
         if new:
             os.posix_fallocate(image, 0, bytes)
             _format(image, uid, gid)

@@ -55,7 +55,9 @@ class GroupHandler(Plain[Group]):
         if old:
             os.makedirs(old, exist_ok=True)
         groups = [group.path, *([old] if old else [])]
-        said = [at.node.owner.take(path, at.binding) for path in groups]
+        said = [
+            at.node.owner.take(path, at.binding, recorded=_is_recorded(path, evidence, at)) for path in groups
+        ]
         return Done({"groups": groups, "controllers": sorted(group.controllers()), **said[0]})
 
     def observe(self, step: Group, evidence: Evidence, at: At) -> str:
@@ -72,7 +74,7 @@ class GroupHandler(Plain[Group]):
         group = group_of(step.name, at)
         if any(not peer.leaving for peer in at.peers) or not group.populated():
             return Done()
-        if at.node.owner.is_others(group.path):
+        if _foreign(group.path, evidence, at):
             return Done()
         now, held = at.node.clock(), at.kept(_Progress)
         if held.told is None:
@@ -88,15 +90,25 @@ class GroupHandler(Plain[Group]):
     def undo(self, step: Group, evidence: Evidence, at: At) -> Outcome:
         """Remove it, unless another binding of the consumer is there."""
         group, old = group_of(step.name, at), old_group_of(step.name, at)
-        if at.peers or at.node.owner.is_others(group.path):
+        if at.peers or _foreign(group.path, evidence, at):
             return Done()
         if not group.remove():
             group.kill()
             return Wait(_SOON_S, _processes(group))
         at.node.mark("group.removed")
-        if old and not at.node.owner.is_others(old):
+        if old and not _foreign(old, evidence, at):
             Cgroup(old).remove()
         return Done()
+
+
+def _is_recorded(path: str, evidence: Evidence, at: At) -> bool:
+    """Whether it is ours without a mark: a binding of the consumer knows it, or nobody is in it."""
+    known = any(path in made.get("groups", ()) for made in (evidence, *(peer.evidence for peer in at.peers)))
+    return known or not Cgroup(path).pids()
+
+
+def _foreign(path: str, evidence: Evidence, at: At) -> str:
+    return at.node.owner.foreign(path, recorded=_is_recorded(path, evidence, at))
 
 
 def _processes(group: Cgroup) -> str:

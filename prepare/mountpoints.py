@@ -13,21 +13,20 @@ from xce.prepare.handler import At, StepFailed
 from xce.prepare.step import Evidence
 
 
-def make_point(point: str, about: str, at: At) -> Evidence:
+def make_point(point: str, about: str, evidence: Evidence, at: At) -> Evidence:
     """A directory of ours to mount on; the one above it is the binding's, or ours for all of them.
 
     `about`: the mount, as `said_of` has it.
     """
+    owner, above, recorded = at.node.owner, os.path.dirname(point), "mark" in evidence
     try:
-        os.mkdir(point, 0o755)
-    except FileNotFoundError:
-        own_directory(os.path.dirname(point))
-        at.node.owner.take(os.path.dirname(point), at.binding)
-        os.mkdir(point, 0o755)
-    except FileExistsError:
-        if os.path.islink(point) or not os.path.isdir(point):
-            raise StepFailed(f"{point} is no directory") from None
-    return {"mark": about, **at.node.owner.take(point, at.binding, about)}
+        for place, binding_or_mount in ((above, ""), (point, about)):
+            owner.refuse_foreign(place, recorded=recorded)
+            own_directory(place)
+            said = owner.take(place, at.binding, binding_or_mount, recorded=recorded)
+    except FileExistsError as error:
+        raise StepFailed(f"cannot mount on {point}: {error.strerror}: {error.filename}") from error
+    return {"mark": about, **said}
 
 
 def marked(point: str, about: str, evidence: Evidence, at: At) -> Evidence:
@@ -36,7 +35,7 @@ def marked(point: str, about: str, evidence: Evidence, at: At) -> Evidence:
         return {key: evidence[key] for key in ("mark", "owner") if key in evidence}
     above, name = os.path.split(point)
     with mountapi.uncovered(above) as below:
-        return {"mark": about, **at.node.owner.take(f"{below}/{name}", at.binding, about)}
+        return {"mark": about, **at.node.owner.take(f"{below}/{name}", at.binding, about, recorded=True)}
 
 
 def said_of(mount: Mount) -> set[str]:
@@ -53,9 +52,12 @@ def own_directory(path: str) -> None:
         os.chmod(path, 0o711)
 
 
-def remove_point(point: str) -> None:
+def remove_point(point: str, evidence: Evidence, at: At) -> None:
     """Remove an empty directory of ours, and the binding's above it if it was the last."""
-    for path in (point, os.path.dirname(point)):
+    above, recorded = os.path.dirname(point), "mark" in evidence
+    if any(at.node.owner.foreign(path, recorded=recorded) for path in (above, point)):
+        return
+    for path in (point, above):
         try:
             os.rmdir(path)
         except FileNotFoundError:

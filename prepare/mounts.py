@@ -7,7 +7,6 @@ of `Node.mounts`. A mount in use is not hidden but waited for, and whoever uses 
 
 import contextlib
 import errno
-import os
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
@@ -109,7 +108,7 @@ def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whose: Who
         return unmount(top, at)
     if "mount" in evidence and (waiting := elsewhere(_sought(point, ours, evidence, at, whose), at)):
         return waiting
-    remove_point(point)
+    remove_point(point, evidence, at)
     return Done()
 
 
@@ -237,7 +236,7 @@ class BindHandler(Plain[Bind]):
         ours = having(device=evidence["device"], root=evidence["root"])
         about = f"{evidence['device']} {evidence['root']}"
         if (there := found(step.point, ours, at)) is None:
-            evidence = evidence | make_point(step.point, about, at)
+            evidence = evidence | make_point(step.point, about, evidence, at)
             at.node.mark("mounts.point-made")
             arguments: dict[str, Any] = {"source": step.source, "path": step.path}
             arguments |= {"point": step.point, "read_only": step.read_only}
@@ -275,7 +274,7 @@ class BindHandler(Plain[Bind]):
             if there and source and there[-1].device == source[-1].device:
                 return unmount(there[-1], at)
             if not there:
-                remove_point(step.point)
+                remove_point(step.point, evidence, at)
             return Done()
         ours = having(device=evidence["device"], root=evidence["root"])
         return take_off(step.point, ours, evidence, at, whose=Whose.CLAIMANTS)
@@ -326,7 +325,7 @@ class StageHandler(Plain[Stage]):
         about = " ".join(_staged(step).values())
         evidence = next((peer.evidence for peer in at.peers if "mark" in peer.evidence), evidence)
         if (there := found(step.point, having(**_staged(step)), at)) is None:
-            evidence = evidence | make_point(step.point, about, at)
+            evidence = evidence | make_point(step.point, about, evidence, at)
             options: dict[str, Any] = {"source": _staged(step)["source"]}
             for option in step.options:
                 key, equals, value = option.partition("=")
@@ -335,7 +334,6 @@ class StageHandler(Plain[Stage]):
             arguments = {"type": step.type, "options": options, "point": step.point}
             if ask(at, "make", arguments, remote=remote) is None:
                 return Wait(ERRAND_S, f"mounting {step.volume}")
-            at.node.owner.take(os.path.dirname(step.point), at.binding)
             at.node.mark("mounts.staged")
             there = found(step.point, having(**_staged(step)), at)
         if there is None:

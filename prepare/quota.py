@@ -64,12 +64,12 @@ def room(
     binding: str,
 ) -> Evidence:
     """A directory with a limit; as `measure`. `new`: not if there is an `old` one, to be cleared first."""
-    Owner(*owner).refuse_others(f"{root}/{directory}")
+    Owner(*owner).refuse_foreign(f"{root}/{directory}", recorded=not new)
     with opened(os.open(root, DIRECTORY)) as top:
         if new and _is_there(top, directory):
             return {"old": True}
         with opened(_made(top, directory, way)) as home:
-            said = Owner(*owner).take(home, binding)
+            said = Owner(*owner).take(home, binding, recorded=not new)
             number = number if way == "project" else btrfs.number(home)
             _limit(home, way, number, size)
             with opened(beneath.make_directory(home, DATA, 0o700)) as data:
@@ -131,21 +131,29 @@ def measure(*, root: str, directory: str, way: str, number: int, size: int) -> E
 
 
 def clear(
-    *, root: str, image: str, directory: str, number: int, owner: list[str], home: Evidence | None = None
+    *,
+    root: str,
+    image: str,
+    directory: str,
+    number: int,
+    owner: list[str],
+    home: Evidence | None = None,
+    made: str = "",
 ) -> Evidence:
     """Remove whatever is there of a scratch: file, directory, subvolume, limit; what is `left`, and why.
 
-    What is another agent's stays. Nothing is there, and it may lie below what covers its root: `home` was
-    that. For a child: it waits until the file system has counted off what is gone.
+    What is foreign stays; `made` is ours by the journal, whatever became of its mark. Nothing is there, and
+    it may lie below what covers its root: `home` was that. For a child: it waits until the file system has
+    counted off what is gone.
     """
-    own, made = Owner(*owner), directory if number else image
+    own = Owner(*owner)
     with opened(os.open(root, DIRECTORY)) as top:
         hidden = home and not (_is_there(top, directory) or (image and _is_there(top, image)))
         if hidden and (words := other_place(top, home or {})):
-            return {"left": [[made, words]]}
-    if image and not own.is_others(f"{root}/{image}"):
+            return {"left": [[directory if number else image, words]]}
+    if image and not own.foreign(f"{root}/{image}", recorded=image == made):
         unlink(root=root, name=image)
-    if own.is_others(f"{root}/{directory}"):
+    if own.foreign(f"{root}/{directory}", recorded=directory == made):
         return {"left": []}
     with opened(os.open(root, DIRECTORY)) as top:
         number = number or _number_of(top, directory)

@@ -109,7 +109,7 @@ class ScratchHandler(Plain[Scratch]):
                 evidence = {**evidence, **{key: made[key] for key in kept if key in made}}
                 at.node.mark("scratch.room-made")
             if there is None:
-                evidence = evidence | make_point(step.point, _about(step, evidence), at)
+                evidence = evidence | make_point(step.point, _about(step, evidence), evidence, at)
                 at.node.mark("scratch.point-made")
                 if (said := self._mount(step, evidence, at)) is None:
                     return Wait(ERRAND_S, f"making {self.describe(step)}")
@@ -163,6 +163,8 @@ class ScratchHandler(Plain[Scratch]):
             words = f"there is no directory {step.root}: make it, or correct the profile's scratch"
         elif error.errno == errno.EFBIG:
             words = f"no file of {step.root} can be so large"
+        elif isinstance(error, FileExistsError):
+            words = f"{error.strerror}: {error.filename}"
         return StepFailed(f"cannot make {self.describe(step)}: {words}")
 
     def observe(self, step: Scratch, evidence: Evidence, at: At) -> str:
@@ -194,8 +196,9 @@ class ScratchHandler(Plain[Scratch]):
         return self._clear(step, evidence, at)
 
     def _clear(self, step: Scratch, evidence: Evidence, at: At) -> Done | Wait:
+        name_of = directory_of if _way(step, evidence) in _QUOTAS else image_of
         arguments = _place(step, evidence) | {"image": image_of(step), "owner": list(at.node.owner)}
-        arguments |= {"home": evidence.get("home")}
+        arguments |= {"home": evidence.get("home"), "made": name_of(step) if "mount" in evidence else ""}
         gone = ask(at, "clear", arguments, remote=True)
         if gone is None:
             return Wait(ERRAND_S, f"removing {step.root}/{directory_of(step)}")

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import stat
 import time
 from enum import Enum, auto
 from typing import NamedTuple
@@ -23,6 +24,9 @@ GOING = "trusted.xce.going"
 """Of what is being removed: who does that."""
 OTHERS = "it is of another agent"
 """Beginning of the words."""
+_NO_NAME = "no agent has written its name on it"
+_STRANGERS = f"it was there before, and {_NO_NAME}: move it out of the way, or remove it"
+_UNREADABLE = "cannot read whose it is"
 _HELD = "trusted.xce.agent"
 """On a directory of claims: the process that works there, and when it was started."""
 _ENDING_S = 2.0
@@ -52,8 +56,10 @@ class Owner(NamedTuple):
     id: str
     boot: str = ""
 
-    def take(self, thing: str | int, binding: str, about: str = "") -> dict[str, str]:
-        """Write on it that it is ours; what evidence has to say of that. Raises OSError: it is another's.
+    def take(
+        self, thing: str | int, binding: str, about: str = "", *, recorded: bool = False
+    ) -> dict[str, str]:
+        """Write on it that it is ours; what evidence has to say of that. Raises OSError: it is `foreign`.
 
         `about`: what else is to be known of it.
         """
@@ -62,8 +68,8 @@ class Owner(NamedTuple):
         if written == text:
             return {}
         where = thing if isinstance(thing, str) else os.readlink(f"/proc/self/fd/{thing}")
-        if written and not self._wrote(written):
-            raise OSError(errno.EEXIST, _words(written), where)
+        if words := self._foreign(thing, written, recorded=recorded):
+            raise OSError(errno.EEXIST, words, where)
         try:
             os.setxattr(thing, ATTRIBUTE, os.fsencode(text))
         except OSError as error:
@@ -125,10 +131,9 @@ class Owner(NamedTuple):
         found, words = self.whose(thing)
         return words if found is Mark.OTHERS else next(iter(self.users(thing)), "")
 
-    def refuse_others(self, thing: str) -> None:
-        """Nothing is done with what is another agent's. Raises OSError."""
-        found, words = self.whose(thing)
-        if found is Mark.OTHERS:
+    def refuse_foreign(self, thing: str, *, recorded: bool = False) -> None:
+        """Nothing is done with what is `foreign`. Raises OSError."""
+        if words := self.foreign(thing, recorded=recorded):
             raise OSError(errno.EEXIST, words, thing)
 
     def lacking(self, thing: str) -> str:
@@ -136,9 +141,24 @@ class Owner(NamedTuple):
         found, words = self.whose(thing)
         return words if found in {Mark.NOBODYS, Mark.OTHERS} else ""
 
-    def is_others(self, thing: str) -> bool:
-        """Whether another agent has written its name on it; False if it is not there."""
-        return self.whose(thing)[0] is Mark.OTHERS
+    def foreign(self, thing: str, *, recorded: bool = False) -> str:
+        """Why it is not for us to use, end or remove: another agent's, or a stranger's; ''.
+
+        Not a stranger's is what is `recorded` as made by us, and what is empty: we may have been interrupted
+        before we could mark it, and nobody loses anything.
+        """
+        try:
+            return self._foreign(thing, _written(thing), recorded=recorded)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"{_UNREADABLE}: {error.strerror}"
+
+    def _foreign(self, thing: str | int, written: str | None, *, recorded: bool) -> str:
+        if written:
+            return "" if self._wrote(written) else _words(written)
+        stranger = written == "" and not recorded and not _is_empty(thing)
+        return _STRANGERS if stranger else ""
 
     def whose(self, thing: str | int) -> tuple[Mark, str]:
         """What is written on it; and why it is not ours, in words."""
@@ -147,11 +167,11 @@ class Owner(NamedTuple):
         except FileNotFoundError:
             return Mark.UNKNOWN, ""
         except OSError as error:
-            return Mark.OTHERS, f"cannot read whose it is: {error.strerror}"
+            return Mark.OTHERS, f"{_UNREADABLE}: {error.strerror}"
         if written is None:
             return Mark.UNKNOWN, ""
         if not written:
-            return Mark.NOBODYS, "no agent has written its name on it"
+            return Mark.NOBODYS, _NO_NAME
         return (Mark.OURS, "") if self._wrote(written) else (Mark.OTHERS, _words(written))
 
     def about(self, thing: str) -> str:
@@ -228,6 +248,14 @@ def _keeps(thing: str | int) -> bool:
     except OSError as error:
         return error.errno not in _KEEPS_NONE
     return True
+
+
+def _is_empty(thing: str | int) -> bool:
+    """A directory without entries, a file without contents."""
+    found = os.fstat(thing) if isinstance(thing, int) else os.lstat(thing)
+    if stat.S_ISDIR(found.st_mode):
+        return not os.listdir(thing)
+    return stat.S_ISREG(found.st_mode) and not found.st_size
 
 
 def _words(written: str) -> str:

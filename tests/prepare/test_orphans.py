@@ -38,7 +38,7 @@ def leave_things(world: World, tmp_path: Path) -> subprocess.Popen[bytes]:
     (world.place / "scratch/mine.img").write_bytes(b"")
     ours = [lost.path, str(run / "b99"), str(cdi / "xce-claim_b99.json")]
     for path in (*ours, str(world.place / "scratch/xce-b99.img")):
-        world.node.owner.take(path, "b99")
+        world.node.owner.take(path, "b99", recorded=True)
     while not lost.pids():
         os.sched_yield()
     return process
@@ -98,7 +98,7 @@ def test_a_directory_with_somebodys_files_is_not_emptied(world: World) -> None:
     place = Path(world.settings.directory, "b99")
     place.mkdir()
     (place / "notes").write_text("mine")
-    world.node.owner.take(str(place), "b99")
+    world.node.owner.take(str(place), "b99", recorded=True)
     world.executor.scan()
     assert world.executor.orphans == [f"directory {place}: Directory not empty"]
     assert (place / "notes").read_text() == "mine"

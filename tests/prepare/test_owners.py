@@ -257,6 +257,7 @@ def test_a_second_agent_with_one_directory_serves_no_claims_while_the_first_is_t
 def test_what_is_in_the_way_of_a_file_of_ours_is_no_wait_without_end(world: World, place: str) -> None:
     path = world.place / f"{place}.new"
     path.parent.mkdir(parents=True, exist_ok=True)
+    world.node.owner.take(str(path.parent), "b1")
     os.mkfifo(path)
     report = world.bind(FULL_ASK, cards=["full"], binding="b1")
     assert report.state is BindingState.READY, report.reason

@@ -302,3 +302,16 @@ def shared_root(world: World, disk: Disk) -> None:
     changed = msgspec.structs.replace(profile, shared={"limited": volume})
     world.settings = msgspec.structs.replace(world.settings, profiles={"default": changed})
     world.restart()
+
+
+def test_a_strangers_directory_of_our_name_is_refused_in_words_and_stays(node: World, disk: Disk) -> None:
+    theirs = directory(node)
+    theirs.mkdir()
+    (theirs / "file").write_text("theirs")
+    report = node.bind(ASK, binding="b1")
+    assert report.state is FAILED
+    assert "it was there before, and no agent has written its name on it" in report.reason
+    assert str(theirs) in report.reason
+    assert node.release("b1").state is FAILED
+    assert (theirs / "file").read_text() == "theirs"
+    assert disk.limits() == {}
