@@ -4,19 +4,26 @@ Lines go to a file, or to standard error (the journal, under systemd) when none 
 the background thread, so that a hung disk holds up nobody. The file is opened for each write: it may be
 rotated by renaming at any time, and no signal is needed. While writing fails, lines wait; those that find no
 room are counted, and the log itself says how many are missing.
+
+An answer leaves before its line is written. What a broker that was killed could not write any more, the next
+one makes up of the facts: a file of the state directory (`head`) says up to which revision there are lines.
 """
 
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TypeAlias
+from itertools import groupby
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import msgspec
 
 from xce.broker.background import Background
+from xce.broker.store import files
+from xce.model.fact import Fact
 
 ROOM = 10_000
 CHARACTERS = 4096
@@ -24,6 +31,8 @@ CHARACTERS = 4096
 
 _Call: TypeAlias = tuple[float, str, str, str, str, str, str, int, str]
 """An `Entry` that is to be, with its time as a number."""
+_REVISION: Final = 7
+"""Where it is in a call."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -40,7 +49,9 @@ class Entry(msgspec.Struct, frozen=True):
     """Location, type or key that it was about."""
     op_id: str = ""
     result: str = "ok"
-    """'ok', or the code of the refusal."""
+    """'ok', or the code of the refusal. 'recovered': it went well, and was made up of its facts later; then
+    the operation is what the last of them is called in `export`, target and address are not known.
+    """
     revision: int = 0
     """Of the last fact that it made; 0 for none."""
     address: str = ""
@@ -54,6 +65,7 @@ class Audit:
         path: str,
         background: Background,
         *,
+        head: Path | None = None,
         wall: Callable[[], float] = time.time,
         room: int = ROOM,
         every_s: float = 0,
@@ -64,6 +76,7 @@ class Audit:
         self._scheduled = False
         self._every_s, self._due = every_s, 0.0
         self._rest = b""  # the thread's: what a failed write left over
+        self._head, self._reached, self._headed = head, 0, 0
         self._told = 0
         self.dropped = 0
         """Lines that found no room because writing failed or hung for so long."""
@@ -81,20 +94,41 @@ class Audit:
         address: str = "",
     ) -> None:
         """Add a line; never blocks and never fails."""
-        if len(self._calls) >= self._room:
-            self.dropped += 1
-        else:
-            about, key = _cut(target), _cut(op_id)  # of a refused call: whatever somebody has sent
-            call = self._wall(), who, role, operation, about, key, result, revision, address
-            self._calls.append(call)  # the thread makes a line of it
+        about, key = _cut(target), _cut(op_id)  # of a refused call: whatever somebody has sent
+        self._add((self._wall(), who, role, operation, about, key, result, revision, address))
         now = time.monotonic()
         if now >= self._due:
             self._due = now + self._every_s
             self.flush()
 
+    def _add(self, call: _Call) -> None:
+        if len(self._calls) >= self._room:
+            self.dropped += 1
+        else:
+            self._calls.append(call)  # the thread makes a line of it
+
+    def recover(self, facts: Sequence[Fact]) -> None:
+        """Add lines of the orders that made these facts, the last ones of all, and have none yet.
+
+        To be called once, before any `record`. Where it is not known which lines there are, none is added.
+        """
+        assert self._head is not None, "internal error: an audit log without a head"
+        before = files.read_head(self._head)
+        new = [fact for fact in facts if fact.op_id and fact.revision > before > 0]
+        for _, [*_, last] in groupby(new, key=lambda fact: (fact.by, fact.op_id)):
+            (role, _, who), operation = last.by.partition(":"), str(last.change.__struct_config__.tag)
+            at = datetime.fromisoformat(last.at).timestamp()
+            self._add((at, who, role, operation, "", last.op_id, "recovered", last.revision, ""))
+        self._reached = facts[-1].revision if facts else 0
+        self._schedule()
+
     def flush(self) -> None:
         """Have what waits written; the loop calls it about once a second, to try again after a fault."""
-        if not self._scheduled and (self._calls or self._rest or self.dropped > self._told):
+        if self._calls or self._rest or self.dropped > self._told:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
             self._scheduled = True  # before the thread can set it back
             if not self._background.submit("audit log", self._write):
                 self._scheduled = False
@@ -108,7 +142,9 @@ class Audit:
             descriptor = os.open(self._path, flags, 0o640)
         try:
             self._pour(descriptor)  # what was left over, so that no line is cut in two
-            lines = [_line(self._calls.popleft()) for _ in range(len(self._calls))]
+            calls = [self._calls.popleft() for _ in range(len(self._calls))]
+            self._reached = max([self._reached, *(call[_REVISION] for call in calls)])
+            lines = [_line(call) for call in calls]
             dropped = self.dropped
             if dropped > self._told:
                 lines.append(self._gap(dropped - self._told))
@@ -118,6 +154,9 @@ class Audit:
         finally:
             if self._path:
                 os.close(descriptor)
+        if self._head is not None and self._reached != self._headed:
+            files.write_head(self._head, self._reached)
+            self._headed = self._reached
 
     def _pour(self, descriptor: int) -> None:
         while self._rest:

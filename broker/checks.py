@@ -241,7 +241,7 @@ def _store(settings: BrokerFile) -> Findings:
         return
     try:
         with files.in_words(place.base), closing(_reading(place.base)) as held:
-            last = files.check(held, place.base, known=len(files.STEPS), at_least=files.read_head(place))
+            last = files.check(held, place.base, known=len(files.STEPS), at_least=files.read_head(place.head))
     except StoreError as error:
         if "has it open" in str(error):
             yield Finding("ok", "the running broker has it open, and checked it at its start")

@@ -121,13 +121,15 @@ class Daemon:
         background = Background(say=lambda text: log.warning("%s", text))
         stack.callback(background.close, STOP_S)
         self._keeper = Keeper(state, background)
-        self._audit = Audit(config.audit, background, every_s=AUDIT_S)
+        self._audit = Audit(config.audit, background, head=state / "audit.head", every_s=AUDIT_S)
         self._background = background
         self._getting_on("checking the store")
         store = opened(state, start_empty=start_empty)
         stack.callback(store.close, STOP_S)
         self._getting_on("reading the store")
-        self.broker = self._new_broker(site, store.load())
+        loaded = store.load()
+        self._audit.recover(loaded.facts)
+        self.broker = self._new_broker(site, loaded)
         self._server = Server(self.broker, store, self._audit)
 
     def run(self, opened: type[Router[Peer]]) -> None:

@@ -118,14 +118,14 @@ def open_database(place: Place, *, start_empty: bool, steps: Sequence[str]) -> s
 
 
 def _open_whole(place: Place, steps: Sequence[str]) -> sqlite3.Connection:
-    _refuse_hollow(place.base, at_least=read_head(place))
+    _refuse_hollow(place.base, at_least=read_head(place.head))
     with _log_kept(place), contextlib.ExitStack() as undo, in_words(place.base):
         connection = sqlite3.connect(
             place.base, isolation_level=None, timeout=BUSY_S, check_same_thread=False
         )
         undo.callback(connection.close)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        check(connection, place.base, known=len(steps), at_least=read_head(place))
+        check(connection, place.base, known=len(steps), at_least=read_head(place.head))
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 67108864")
@@ -270,7 +270,7 @@ def restore(directory: Path, copy: Path) -> int:
         set_aside(place)
         new.rename(place.base)
         sync_directory(directory)
-        write_head(place, last)
+        write_head(place.head, last)
         return last
     finally:
         os.close(descriptor)
@@ -310,7 +310,7 @@ def _create(place: Place, steps: Sequence[str]) -> None:
         _take_steps(connection, steps, place.directory)
     new.rename(place.base)
     sync_directory(place.directory)
-    write_head(place, 0)
+    write_head(place.head, 0)
 
 
 def _take_steps(connection: sqlite3.Connection, steps: Sequence[str], place: Path) -> None:
@@ -348,21 +348,21 @@ def _making(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _remains(place: Place) -> bool:
     """Whether something shows that a database was here, although it is not."""
-    return read_head(place) > 0 or (place.wal.exists() and place.wal.stat().st_size > 0)
+    return read_head(place.head) > 0 or (place.wal.exists() and place.wal.stat().st_size > 0)
 
 
-def read_head(place: Place) -> int:
-    """The revision that `facts.head` shows; 0 when there is none or it cannot be read."""
+def read_head(head: Path) -> int:
+    """The revision that `facts.head`, or another head, shows; 0 when there is none or it cannot be read."""
     try:
-        return int(place.head.read_text("ascii"))
+        return int(head.read_text("ascii"))
     except (OSError, ValueError):
         return 0
 
 
-def write_head(place: Place, revision: int) -> None:
-    """Set `facts.head`. Not synced, and never an obstacle: it is evidence, not truth."""
+def write_head(head: Path, revision: int) -> None:
+    """Set a head. Not synced, and never an obstacle: it is evidence, not truth."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(place.head, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(head, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(descriptor, head_text(revision), 0)
         finally:
@@ -370,7 +370,7 @@ def write_head(place: Place, revision: int) -> None:
 
 
 def head_text(revision: int) -> bytes:
-    """The content of `facts.head`; always of the same length, so that it can be written in place."""
+    """The content of a head; always of the same length, so that it can be written in place."""
     return b"%020d\n" % revision
 
 

@@ -295,7 +295,7 @@ class _Recorder:
         now = time.monotonic()
         if at_once or (self._witnessed != self.revision and now - self._witnessed_at >= WITNESS_S):
             self._witnessed, self._witnessed_at = self.revision, now
-            files.write_head(self._place, self.revision)
+            files.write_head(self._place.head, self.revision)
 
     def trial(self) -> None:
         """Write as much as a group of facts would; raises if that does not work."""

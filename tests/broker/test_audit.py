@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from xce.broker.audit import Audit
 from xce.broker.background import Background
+from xce.model.fact import Fact, HostAdmitted
 
 WALL = 1_714_564_800.25
 
@@ -38,7 +39,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in text.splitlines()]
 
 
-def log(path: Path, background: Background, **more: int) -> Audit:
+def log(path: Path, background: Background, **more: Any) -> Audit:
     return Audit(str(path), background, wall=lambda: WALL, **more)
 
 
@@ -195,3 +196,87 @@ def test_what_a_refused_call_was_about_does_not_fill_the_disk(tmp_path: Path, ba
     assert first["target"].endswith("x…")
     assert second["op_id"].endswith("y…")
     assert (tmp_path / "audit").stat().st_size < 10_000
+
+
+def fact(revision: int, op_id: str = "") -> Fact:
+    by = "admin:alice" if op_id else ""
+    change = HostAdmitted(host=f"n{revision}")
+    return Fact(revision=revision, change=change, by=by, op_id=op_id, at="2024-05-01T11:59:59+00:00")
+
+
+def made_up(path: Path) -> list[tuple[Any, ...]]:
+    keys = ("at", "who", "role", "operation", "op_id", "revision")
+    return [tuple(line[key] for key in keys) for line in lines(path) if line["result"] == "recovered"]
+
+
+def test_lines_that_a_killed_broker_could_not_write_are_made_up_of_its_facts(
+    tmp_path: Path, background: Background
+) -> None:
+    """They come a moment after the answer. One for each order, whatever else became durable meanwhile."""
+    path, head = tmp_path / "audit", tmp_path / "audit.head"
+    first = log(path, background, head=head)
+    first.recover([fact(1, "old")])
+    drain(first, 2)
+    settle(background)
+    facts = [fact(1, "old"), fact(2, "op-2"), fact(3), fact(4, "op-4"), fact(5, "op-4"), fact(6, "op-6")]
+    log(path, background, head=head).recover(facts)
+    settle(background)
+    known = ("2024-05-01T11:59:59.000Z", "alice", "admin", "host.admitted")
+    made = [(*known, "op-4", 5), (*known, "op-6", 6)]
+    assert made_up(path) == made
+    log(path, background, head=head).recover(facts)
+    settle(background)
+    assert made_up(path) == made
+
+
+@pytest.mark.parametrize("head", [None, "", "rubbish"])
+def test_where_it_is_not_known_which_lines_there_are_none_is_made_up(
+    tmp_path: Path, background: Background, head: str | None
+) -> None:
+    """A new installation, or one of a version that did not write it down."""
+    path = tmp_path / "audit.head"
+    if head is not None:
+        path.write_text(head)
+    audit = log(tmp_path / "audit", background, head=path)
+    audit.recover([fact(1, "op-1")])
+    settle(background)
+    log(tmp_path / "audit", background, head=path).recover([fact(1, "op-1"), fact(2, "op-2")])
+    settle(background)
+    assert [one[-1] for one in made_up(tmp_path / "audit")] == [2]
+
+
+def test_an_older_store_that_was_put_back_does_not_hide_what_is_lost_later(
+    tmp_path: Path, background: Background
+) -> None:
+    path, head = tmp_path / "audit", tmp_path / "audit.head"
+    drain(log(path, background, head=head), 90)
+    settle(background)
+    log(path, background, head=head).recover([fact(1, "op-1")])
+    settle(background)
+    log(path, background, head=head).recover([fact(1, "op-1"), fact(2, "op-2")])
+    settle(background)
+    assert [one[-1] for one in made_up(path)] == [2]
+
+
+def test_lines_that_are_made_up_are_no_more_than_there_is_room_for(
+    tmp_path: Path, background: Background
+) -> None:
+    path, head = tmp_path / "audit", tmp_path / "audit.head"
+    log(path, background, head=head).recover([fact(1, "op-1")])
+    settle(background)
+    facts = [fact(number, f"op-{number}") for number in range(1, 100)]
+    log(path, background, head=head, room=10).recover(facts)
+    settle(background)
+    assert [one[-1] for one in made_up(path)] == list(range(2, 12))
+    assert lines(path)[-1]["result"] == "88 lines are missing before this one"
+
+
+def test_no_line_counts_as_written_while_the_disk_refuses_it(tmp_path: Path, background: Background) -> None:
+    path, head = tmp_path / "audit", tmp_path / "audit.head"
+    log(path, background, head=head).recover([fact(1, "op-1")])
+    settle(background)
+    drain(log(tmp_path, background, head=head), 2)  # a directory: nothing can be written there
+    settle(background)
+    log(path, background, head=head).recover([fact(1, "op-1"), fact(2, "op-2")])
+    settle(background)
+    assert [one[-1] for one in made_up(path)] == [2]

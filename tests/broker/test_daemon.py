@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 import zmq
 
@@ -52,7 +53,10 @@ def status(broker: LiveBroker) -> m.BrokerStatus:
 
 
 def test_no_order_that_was_answered_is_lost_when_the_broker_is_killed(tmp_path: Path) -> None:
-    """Killed at random moments under orders; every `done` is there after the restart, each order once."""
+    """Killed at random moments under orders; every `done` is there after the restart, each order once.
+
+    So is its line in the audit log.
+    """
     rounds, done = 4, dict[str, int]()
     stop = threading.Event()
 
@@ -94,6 +98,12 @@ def test_no_order_that_was_answered_is_lost_when_the_broker_is_killed(tmp_path: 
                 assert f"host:{name}" in known
                 again = client.ask(m.HostAdd(id=f"add-{name}", host=name))
                 assert again.revision == revision, "the same order got another answer"
+        until(lambda: {f"add-{name}" for name in done} <= audited(tmp_path / "audit"))
+
+
+def audited(path: Path) -> set[str]:
+    """Orders of which there is a line."""
+    return {msgspec.json.decode(line)["op_id"] for line in path.read_bytes().splitlines()}
 
 
 CLONE_NEWNS = 0x00020000  # include/uapi/linux/sched.h

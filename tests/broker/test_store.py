@@ -239,12 +239,12 @@ def test_the_log_has_its_place_from_the_start_and_does_not_grow_with_each_commit
 def test_the_witness_follows_soon_and_at_the_end(store: SqliteStore, tmp_path: Path) -> None:
     put(store, 1, 2, 3)
     deadline = time.monotonic() + 30
-    while files.read_head(files.Place(tmp_path)) != 3:
+    while files.read_head(files.Place(tmp_path).head) != 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     put(store, 4)
     assert store.close(30)
-    assert files.read_head(files.Place(tmp_path)) == 4
+    assert files.read_head(files.Place(tmp_path).head) == 4
 
 
 def test_facts_before_a_checkpoint_are_forgotten_with_it_and_the_rest_goes_on(
