@@ -29,6 +29,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from xce.broker.store import ANSWERS, ROOM, Batch, Loaded, Outcome, StoreError, TooNew, files
+from xce.broker.store.names import Names
 from xce.model.fact import Checkpoint, Fact
 
 TRIAL_S = 1.0
@@ -240,8 +241,7 @@ class _Recorder:
         execute = connection.execute
         self.revision: int = execute("SELECT coalesce(max(revision), 0) FROM facts").fetchone()[0]
         self._number: int = execute("SELECT coalesce(max(number), 0) FROM answers").fetchone()[0]
-        self._files = str(place.base), str(place.wal)
-        self._identity = self._identities()
+        self._names = Names([place.base, place.wal])
         self._encode = msgspec.msgpack.Encoder().encode
         self._witnessed, self._witnessed_at = 0, 0.0
         self.witness(at_once=True)
@@ -333,7 +333,7 @@ class _Recorder:
 
     def _look(self) -> None:
         """Raise if its files are not those that were opened."""
-        if self._identities() != self._identity:
+        if not self._names.stand():
             raise OSError(0, f"{self._place.base} was removed or replaced while the broker ran; restart it")
 
     @contextlib.contextmanager
@@ -350,11 +350,6 @@ class _Recorder:
                 if self._connection.in_transaction:  # SQLite ends some failed transactions by itself
                     execute("ROLLBACK")
                 raise
-
-    def _identities(self) -> list[tuple[int, int]]:
-        """Which files the names stand for. SQLite would go on writing into files that were deleted."""
-        found = [os.stat(path) for path in self._files]
-        return [(status.st_dev, status.st_ino) for status in found]
 
 
 def _newest_first(row: tuple[int, str, str, bytes]) -> Iterable[Remembered]:
