@@ -67,13 +67,14 @@ class Finder:
             files += self._nvidia(device)
         elif device.vendor in {"amd", "intel"} and device.kind in {"gpu", "accelerator"}:
             files += self._drm(device)
-        elif device.kind in {"nic", "port"} or device.id.startswith("rdma:"):
+        elif device.kind in {"nic", "nic-port"} or device.id.startswith("rdma:"):
             rdma, nets, found = self._nic(device)
             files += found
-        elif not files:
+        elif not files and not device.fileless:
             raise StepFailed(
                 f"cannot find device files of {device.id}: nothing is known about kind '{device.kind}' of "
-                f"'{device.vendor or 'no vendor'}', and its reporter names none (attribute device_files)"
+                f"'{device.vendor or 'no vendor'}', and its reporter names none (attribute device_files; "
+                "[] if it has none)"
             )
         return Resolved(
             id=device.id,

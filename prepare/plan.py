@@ -295,6 +295,7 @@ def device_of(found: Instance, instances: InstanceMap, profile: Profile) -> Devi
         minor=_number(attributes.get("minor")),
         unique=_text(attributes.get("unique_id")),
         files=_files(found, profile),
+        fileless=found.attributes.get("device_files") == [],
     )
 
 

@@ -8,7 +8,9 @@ in the evidence, with what was read back.
 
 import errno
 import os
+import re
 import zlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -39,6 +41,7 @@ from xce.prepare.user import look_up
 _LEFT_S = 1.0
 _SOURCE = "xce-scratch"
 MEMORY = "memory"
+_ROOM = re.compile(r"^(?:MemTotal|SwapTotal): +(\d+) kB$", re.MULTILINE)
 WORDS = {
     MEMORY: "tmpfs",
     Limit.FILE: "ext4 in a file",
@@ -74,6 +77,10 @@ class ScratchHandler(Plain[Scratch]):
         if "way" in evidence:
             return look_up(step.user, evidence, at)
         if not step.root:
+            there = _memory(at.node.proc)
+            if there is not None and step.bytes > there:
+                words = f"this host has {there >> 20} MiB of memory, swap included"
+                raise StepFailed(f"cannot make {self.describe(step)}: {words}")
             return Note({**evidence, "way": MEMORY})
         held = [peer.evidence["number"] for peer in at.peers if peer.evidence.get("number")]
         arguments = {
@@ -208,6 +215,16 @@ class ScratchHandler(Plain[Scratch]):
             words = f"{step.root}/{path or directory_of(step)}: {why}"
             return Wait(seconds, words, blocker=seconds > 0 and why != FREEING)
         return Done()
+
+
+def _memory(proc: str) -> int | None:
+    """Bytes that a tmpfs of this host could ever hold; None: the kernel does not say."""
+    try:
+        text = Path(proc, "meminfo").read_text()
+    except OSError:
+        return None
+    found = [int(kilobytes) << 10 for kilobytes in _ROOM.findall(text)]
+    return sum(found) if found else None
 
 
 def way_of(step: Scratch, ways: dict[str, str]) -> str:

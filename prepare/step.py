@@ -61,6 +61,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unique: str = ""
     files: list[str] = []
     """Device files that its reporter names and the profile lets it name."""
+    fileless: bool = False
+    """Its reporter says that it has none, as a seat of a licence; it is its consumer's alone all the same."""
 
 
 class Block(_Step, frozen=True, kw_only=True, tag="block"):

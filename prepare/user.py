@@ -20,5 +20,7 @@ def look_up(name: str, evidence: Evidence, at: At) -> Note | Wait | None:
     if answer is None:
         return Wait(ERRAND_S, f"looking up user '{name}'")
     if not answer:
-        raise StepFailed(f"cannot find user '{name}' on this node")
+        raise StepFailed(
+            f"cannot find user '{name}' on this node (its consumer's `user`, else the claim's owner)"
+        )
     return Note({**evidence, **answer})

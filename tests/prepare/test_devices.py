@@ -122,6 +122,23 @@ def test_an_interface_of_a_virtual_machine_is_that_of_its_virtio_device(tmp_path
     assert (found.rdma, found.nets) == ([], ["eth0"])
 
 
+def test_a_port_of_an_adapter_is_given_without_the_other(tmp_path: Path) -> None:
+    """Its kind is what the probe calls it."""
+    place = "sys/bus/pci/devices/0000:81:00.0"
+    finder = machine.make(
+        tmp_path,
+        {
+            f"{place}/infiniband/mlx5_0/node_type": "1: CA",
+            f"{place}/net/ib0/dev_port": "0",
+            f"{place}/net/ib1/dev_port": "1",
+            "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+            "sys/class/infiniband/mlx5_0/ports/2/state": "4: ACTIVE",
+        },
+    )
+    found = finder.find(Device(id="pci:0000:81:00.0/2", kind="nic-port", pci="0000:81:00.0", port=2))
+    assert (found.rdma, found.nets) == (["mlx5_0:2"], ["ib1"])
+
+
 def test_amd_cards_share_one_file_and_have_one_each(tmp_path: Path) -> None:
     finder = machine.make(
         tmp_path,
@@ -149,6 +166,7 @@ def test_a_kind_that_nobody_knows_needs_files_that_its_reporter_names(tmp_path: 
     assert [(file.path, file.major, file.minor) for file in found.files] == [("/dev/null", 1, 3)]
     with pytest.raises(StepFailed, match="is no device"):
         finder.find(Device(id="f1", kind="fpga", files=[str(tmp_path / "proc/devices")]))
+    assert finder.find(Device(id="seat-1", kind="seat", fileless=True)).files == []
 
 
 @pytest.mark.root

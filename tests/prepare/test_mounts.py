@@ -212,10 +212,15 @@ def test_scratch_on_disk_that_was_taken_off_comes_back_with_what_is_in_it(world:
     assert Path(point, "result").read_text() == "precious"
 
 
-def test_scratch_that_does_not_fit_on_its_root_fails_and_leaves_nothing(world: World) -> None:
-    report = world.bind(Ask(scratch_bytes=1 << 50, scratch="disk"))
+@pytest.mark.parametrize(("root", "why"), [("disk", ""), ("memory", "MiB of memory, swap included")])
+def test_scratch_that_does_not_fit_on_its_root_fails_and_leaves_nothing(
+    world: World, root: str, why: str
+) -> None:
+    """The kernel would take a tmpfs of any size, and the job would fail, or others with it."""
+    report = world.bind(Ask(scratch_bytes=1 << 50, scratch=root))
     assert report.state is BindingState.FAILED
     assert "cannot make scratch of" in report.reason
+    assert why in report.reason
     assert world.leftovers() == []
 
 

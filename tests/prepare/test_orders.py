@@ -8,7 +8,7 @@ import pytest
 
 from tests.prepare.world import FULL_ASK, OTHER, OWN, Disk, World
 from xce.model.claim import Ask, BindingState, MountAsk, SharedAsk
-from xce.model.instance import Health
+from xce.model.instance import Health, Instance
 from xce.prepare.entry import StepState
 from xce.prepare.execute import Refused
 
@@ -88,6 +88,15 @@ def test_a_reporter_cannot_name_a_device_that_the_profile_does_not_let_it(world:
     report = world.bind(Ask(), cards=["full"])
     assert report.state is FAILED
     assert "which the profile's device_paths do not allow" in report.reason
+
+
+def test_what_its_reporter_says_has_no_device_file_is_given_to_one_consumer_too(world: World) -> None:
+    """A seat of a licence: nobody opens it, and nobody else may have it."""
+    seat = Instance(id="card-seat", kind="seat", attributes={"device_files": []})
+    world.instances["card-seat"] = seat
+    assert world.bind(Ask(), cards=["seat"]).state is READY
+    with pytest.raises(Refused, match="instance card-seat is held by binding b1"):
+        world.bind(Ask(), cards=["seat"])
 
 
 def test_a_restart_redoes_nothing(world: World) -> None:
