@@ -17,6 +17,10 @@ from xce.prepare import isolation, journal, local
 from xce.prepare.csi.helper import PACKAGE
 
 JOBS_UNIT = "xce-jobs.service"
+_ELSEWHERE = (
+    "sudo xce-agent doctor; in a container, with CAP_SYS_PTRACE; where jobs live in the agent's own "
+    "namespace: `namespace: self` below `claims:` in agent.yaml"
+)
 
 
 def claims(settings: AgentFile) -> Findings:
@@ -92,7 +96,7 @@ def mounts(settings: AgentFile, agent_pid: int | None, outside: int = 1) -> Find
         shared = _sharing(str(outside), settings.claims.directory) & _sharing(pid, settings.claims.directory)
     except OSError as error:
         text = f"cannot look at the mount namespace of {who}: {error.strerror}"
-        yield Finding("warning", text, "sudo xce-agent doctor; in a container, with CAP_SYS_PTRACE")
+        yield Finding("warning", text, _ELSEWHERE)
         return
     if shared:
         yield Finding("ok", f"{who} has another mount namespace than PID 1, and mounts propagate out of it")

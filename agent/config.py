@@ -5,6 +5,7 @@ if somebody named it: a bare host runs on the defaults.
 """
 
 import os
+import re
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ from xce.model.supply import name_problem
 AGENT = "/etc/xce/agent.yaml"
 EXTERNAL = "/etc/xce/reporter.yaml"
 FILE_BYTES = 1 << 20
+_RUN_DIRECTORY = re.compile(r"""^run_directory: *["']?(/[^"'#\s]*)""", re.MULTILINE)
 
 F = TypeVar("F", bound=AgentFile | ExternalFile)
 
@@ -49,6 +51,16 @@ def read(path: str, kind: type[F], *, memory: Memory, must_exist: bool) -> F:
     except OSError as error:
         raise ConfigRefused([ConfigError(path, 0, "", f"cannot read it: {error.strerror}")]) from error
     return settings
+
+
+def run_directory(path: str) -> str:
+    """What a file that cannot be used, and maybe not parsed, says of the run directory; '' for nothing."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = _RUN_DIRECTORY.search(file.read(FILE_BYTES))
+    except OSError:
+        return ""
+    return found[1] if found else ""
 
 
 def refuse_blank(path: str) -> None:

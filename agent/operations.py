@@ -175,9 +175,9 @@ def explanation(daemon: "Daemon", name: str) -> dict[str, Any]:
     found = node.table.explain(name, now)
     kind = node.types.in_force.get(name.partition("@")[0])
     refusals = daemon.crew.refusals_of(name) if daemon.crew else []
-    if found is None and kind is None and not refusals:
-        return {"error": f"cannot explain {name!r}: no such resource type, and no reporter has given it"}
     status = daemon.status()
+    if found is None and kind is None and not refusals:
+        return {"error": f"cannot explain {name!r}: {_unknown(name, status)}"}
     document: dict[str, Any] = {
         "name": name,
         "type": msgspec.to_builtins(kind) if kind else None,
@@ -194,6 +194,13 @@ def explanation(daemon: "Daemon", name: str) -> dict[str, Any]:
             (one for one in status["reporters"] if one["name"] == found.reporter), None
         )
     return document
+
+
+def _unknown(name: str, status: Mapping[str, Any]) -> str:
+    """Why nothing is known of what somebody takes for a resource."""
+    if any(one["name"] == name for one in status["reporters"]):
+        return "it is a reporter, and no resource; xce-agent reporter list tells how it is"
+    return "no such resource type, and no reporter has given it"
 
 
 def shown(reading: Reading) -> dict[str, Any]:

@@ -202,7 +202,10 @@ def find(what: str, settings: AgentFile | ExternalFile) -> Candidate:
         raise NoSuchReporter(f"cannot find {what}: there is no {path}")
     candidate = look_at(path, {0, os.geteuid()})
     if candidate is None:
-        raise NoSuchReporter(f"cannot use {path}: it is not an executable file (chmod 755 {path})")
+        what_to_do = (
+            "is a directory" if os.path.isdir(path) else f"is not an executable file (chmod 755 {path})"
+        )
+        raise NoSuchReporter(f"cannot use {path}: it {what_to_do}")
     return candidate
 
 

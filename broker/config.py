@@ -30,7 +30,7 @@ def read_config(path: Path) -> BrokerFile:
     named = found.root.value if isinstance(found.root.value, dict) else {}
     gone = [key for key in OPTIONAL if key in named and not os.path.exists(getattr(found.value, key))]
     if gone:
-        hint = "an empty one is all defaults"
+        hint = "make it; an empty one is all defaults"
         raise ConfigRefused(
             [found.error((key,), f"there is no {getattr(found.value, key)}", hint) for key in gone]
         )

@@ -56,7 +56,7 @@ class LinkState(StrEnum):
     REJECTED = "rejected by broker"
     WRONG_KEY = "broker's key does not match"
     NOT_A_BROKER = "no XCE broker at this address"
-    NO_ROUTE = "no route"
+    NO_ANSWER = "nobody answers"
     NO_NAME = "name does not resolve"
     DISCONNECTED = "disconnected"
 
@@ -71,7 +71,7 @@ HINTS = {
     LinkState.WRONG_KEY: "copy /etc/xce/keys/broker.pub from the broker's host",
     LinkState.NOT_A_BROKER: "check the address, and that keys are given for tcp://",
     LinkState.NO_NAME: "check its spelling, and with: getent hosts NAME",
-    LinkState.NO_ROUTE: "is xce-broker running there, and the port open? systemctl status xce-broker",
+    LinkState.NO_ANSWER: "is xce-broker running there, and the port open? systemctl status xce-broker",
 }
 """What to do about a link that does not come, for whoever has to wait for it."""
 
@@ -220,12 +220,10 @@ class Dealer:
                 return LinkEvent(LinkState.DISCONNECTED, f"link to {self.endpoint} is down, trying again")
             case zmq.EVENT_CONNECT_RETRIED if not lost and not tried and (name := _name_in(self.endpoint)):
                 # libzmq looks names up by itself, and does not tell more than this.
-                text = f"no route to {self.endpoint}: the name {name} does not resolve, trying again"
+                text = f"cannot reach {self.endpoint}: the name {name} does not resolve, trying again"
                 return LinkEvent(LinkState.NO_NAME, text)
             case zmq.EVENT_CONNECT_RETRIED if not lost:
-                return LinkEvent(
-                    LinkState.NO_ROUTE, f"no route to {self.endpoint}: nobody answers there, trying again"
-                )
+                return LinkEvent(LinkState.NO_ANSWER, f"nobody answers at {self.endpoint}, trying again")
             case _:
                 return None
 

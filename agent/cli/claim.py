@@ -1,5 +1,7 @@
 """`xce-agent claim list | show | plan | why | wait | release`: the claims of this host, by hand."""
 
+import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,6 +69,8 @@ def _list(path: str, options: Options, _name: str) -> int:
             for one in document["bindings"]
         ]
         output.table(headers, rows)
+    elif not document["trouble"]:
+        print("no claims on this host", file=sys.stderr)
     if document["trouble"]:
         output.fail(PROGRAM, document["trouble"])
         return TROUBLE
@@ -107,7 +111,10 @@ def _show(path: str, options: Options, name: str) -> int:
 
 
 def _plain(evidence: Document) -> str:
-    return ", ".join(f"{name}={value}" for name, value in evidence.items())
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in evidence.items()
+    )
 
 
 def _plan(path: str, options: Options, name: str) -> int:
@@ -145,8 +152,7 @@ def _dry_run(path: str, options: Options) -> int:
 
 def _claim_of(file: str, profile: str) -> object:
     """The claim in a file, checked as the broker does it; by another profile, if one is named."""
-    import sys  # noqa: PLC0415 - and YAML: only for a dry run
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415 - and YAML: only for a dry run
 
     import msgspec  # noqa: PLC0415
 

@@ -80,6 +80,9 @@ def _configured(path: str, *, external: bool) -> str:
     try:
         settings = config.read(path or default, kind, memory=Memory(""), must_exist=bool(path))
     except ConfigRefused as refused:
+        there = f"{config.run_directory(path or default)}/agent.sock"
+        if os.path.exists(there):  # of an agent that goes by what stood there before, and says so
+            return there
         if path:
             raise UsageError(str(refused)) from refused
         return ""

@@ -1,9 +1,10 @@
 """`xce-agent run`: the agent itself, in the foreground, as systemd wants it."""
 
 import os
+import sys
 from collections.abc import Sequence
 
-from xce.agent.cli import GOOD, TROUBLE, USAGE, output
+from xce.agent.cli import GOOD, TROUBLE, USAGE, CommandError, output
 
 SUMMARY = "run the agent in the foreground, or a command in a claim"
 PROGRAM = "xce-agent run"
@@ -18,8 +19,19 @@ usage: {PROGRAM} [--config FILE]
 
 TERM and INT stop the agent within 5 seconds, with all that it started; HUP reads the configuration anew.
 exit status: 0 after a clean stop, 1 when it could not start. With --claim that of the command; 1 the claim is
-not ready, 3 the agent is not running, 4 the claim failed or is being released"""
+not ready, 3 the agent is not running, 4 the claim failed or is being released, 126 the command
+cannot be run, 127 it is not there"""
 WAIT_S = 60.0
+SILENT_S = 1.0
+"""So long a claim that is not ready is waited for without a word."""
+
+
+class CannotRun(CommandError):
+    """As a shell's, the exit status tells it from the claim's troubles and from the command's own."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        super().__init__(f"cannot run {command}: {error.strerror}")
+        self.code = 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def run(argv: Sequence[str]) -> int:
@@ -58,6 +70,8 @@ def run(argv: Sequence[str]) -> int:
 
 def _in_claim(argv: Sequence[str], command: list[str]) -> int:
     """Become the command, inside a claim. What it inherits beside the claim's variables is ours."""
+    import threading  # noqa: PLC0415
+
     from xce.agent.cli import client  # noqa: PLC0415
     from xce.agent.cli.options import Options, UsageError  # noqa: PLC0415
 
@@ -66,9 +80,16 @@ def _in_claim(argv: Sequence[str], command: list[str]) -> int:
         raise UsageError(f"expected the NAME of a claim, and a command behind --\n{USAGE_TEXT}")
     path = client.socket_path(options.get("--socket"), options.get("--config"))
     name, seconds = options.get("--claim"), options.number("--wait", WAIT_S)
-    answer = client.ask(path, within_s=seconds + 5, op="publish", name=name, seconds=seconds, pid=os.getpid())
+    words = f"{PROGRAM}: waiting for {name!r} to be bound here and ready, at most {seconds:g} s"
+    patience = threading.Timer(SILENT_S, print, [words], {"file": sys.stderr, "flush": True})
+    patience.start()
+    try:
+        order = {"op": "publish", "name": name, "seconds": seconds, "pid": os.getpid()}
+        answer = client.ask(path, within_s=seconds + 5, **order)
+    finally:
+        patience.cancel()
     variables = {key: text for one in answer["bindings"] for key, text in one["variables"].items()}
     try:
         os.execvpe(command[0], command, {**os.environ, **variables})  # noqa: S606 - it is what was asked for
     except OSError as error:
-        raise client.AgentError(f"cannot run {command[0]}: {error.strerror}") from error
+        raise CannotRun(command[0], error) from error

@@ -112,15 +112,27 @@ def _create_options(made: argparse.ArgumentParser) -> None:
     made.add_argument("claim", nargs="?", default="", help="its id; none: the broker makes one")
     made.add_argument("-f", "--file", type=Path, help="YAML with all fields; then no other option is taken")
     made.add_argument("--form", choices=[form.value for form in ClaimForm], help="default: template")
-    made.add_argument("--owner", default="", help="user whom it is for; default: we")
+    made.add_argument("--owner", default="", help="user whom it is for; default: we, by the name of our key")
     made.add_argument("--project", default="")
     made.add_argument("--access", choices=[mode.value for mode in AccessMode], help="default: RWX")
     made.add_argument("--reclaim", choices=[what.value for what in Reclaim], help="default: retain")
     made.add_argument("--provider", default="", help="who makes it; default: it is there")
-    made.add_argument("--instances", action="append", default=[], metavar="KIND=COUNT")
-    made.add_argument("--mount", action="append", default=[], metavar="NAME=SOURCE[:ro]")
+    made.add_argument("--instances", action="append", default=[], metavar="KIND[=COUNT]", help="default: one")
+    made.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="NAME[=SOURCE][:ro]",
+        help="a volume of the node's profile; default: NAME",
+    )
     made.add_argument("--scratch", default="", metavar="SIZE", help="bytes, or 100M, 20G, 1T")
-    made.add_argument("--ports", action="append", default=[], metavar="NAME=COUNT|LOW-HIGH")
+    made.add_argument(
+        "--ports",
+        action="append",
+        default=[],
+        metavar="NAME[=COUNT|=LOW-HIGH]",
+        help="default: one; LOW-HIGH: one of these",
+    )
     made.add_argument("--shared", action="append", default=[], metavar="VOLUME")
     made.add_argument("--env", action="append", default=[], metavar="NAME=TEXT")
     made.add_argument("--profile", default="", help="of the node; default: its default one")

@@ -68,7 +68,7 @@ def from_options(options: argparse.Namespace) -> Claim:
         scratch_bytes=_size(options.scratch) if options.scratch else 0,
         ports=[_ports(text) for text in options.ports],
         shared=[SharedAsk(volume=name) for name in options.shared],
-        environment=dict(map(_pair, options.env)),
+        environment=dict(map(_variable, options.env)),
         profile=options.profile,
     )
     claim = Claim(
@@ -91,10 +91,15 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _variable(text: str) -> tuple[str, str]:
+    if "=" not in text:
+        raise UsageError(f"--env: {text!r} says no value", f"{text}=TEXT, or {text}= for an empty one")
+    return _pair(text)
+
+
 def _mount(text: str) -> MountAsk:
-    name, source = _pair(text)
-    read_only = source.endswith(":ro")
-    return MountAsk(name=name, source=source.removesuffix(":ro") or name, read_only=read_only)
+    name, source = _pair(text.removesuffix(":ro"))
+    return MountAsk(name=name, source=source or name, read_only=text.endswith(":ro"))
 
 
 def _ports(text: str) -> PortsAsk:

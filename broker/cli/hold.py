@@ -53,7 +53,8 @@ def _body(options: argparse.Namespace) -> int:
         try:
             split_location(options.location)
         except ValueError as error:
-            raise UsageError(str(error)) from error
+            hint = f"host:{options.location}, if the host is meant" if ":" not in options.location else ""
+            raise UsageError(str(error), hint) from error
     elif options.end or options.reason or options.label or options.owner:
         raise UsageError("which location?", "host:NAME, group:NAME, pool:NAME or storage:NAME")
     _check_meaning(options)

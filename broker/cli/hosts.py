@@ -12,6 +12,7 @@ from xce.broker.cli.select import require, selector
 from xce.model.supply import HostState
 
 SUMMARY = COMMANDS["hosts"]
+TROUBLE_CHARS = 60
 ABOUT = """
 A host is usable when its state is `available` and it has no holds. Down is not drained: `lost` means that its
 agent is silent, `draining` that somebody wants it so. INSTANCES counts its devices by kind and, where not all
@@ -87,7 +88,7 @@ def _body(options: argparse.Namespace) -> int:
                     ",".join(row.groups),
                     _instances(row.instances),
                     _readings(row.presences),
-                    _reporters(row),
+                    reporters(row),
                 )
                 for row in rows
             ],
@@ -115,6 +116,11 @@ def _readings(presences: dict[str, int]) -> str:
     return ", ".join(counts)
 
 
-def _reporters(row: views.HostRow) -> str:
-    trouble = [f"{name} {text}" for name, text in sorted(row.trouble.items())]
+def reporters(row: views.HostRow) -> str:
+    """The beginning of each trouble: one host is one line, and `--json` has all of it."""
+    trouble = [f"{name} {_beginning(text)}" for name, text in sorted(row.trouble.items())]
     return "; ".join(trouble) or f"{len(row.reporters)} good"
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= TROUBLE_CHARS else f"{text[: TROUBLE_CHARS - 1]}…"

@@ -31,6 +31,8 @@ from xce.model.role import Role
 from xce.wire import keys
 
 SUMMARY = COMMANDS["key"]
+ROLES = [role.value for role in Role if role is not Role.JOINER]
+"""A joiner's key is a token, which `token new` makes."""
 ANSWER_S = 3.0
 ABOUT = """
 Every peer that comes by TCP has a key pair (CURVE), and every key has a role:
@@ -76,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
         "--directory", type=Path, default=KEYS, help="of the broker's key; default: %(default)s"
     )
     new.add_argument("name", help="whose; `broker` for the broker itself")
-    new.add_argument("--role", choices=[role.value for role in Role], help="needed, but for the broker")
+    new.add_argument("--role", choices=ROLES, help="needed, but for the broker")
     new.add_argument("--hosts", default="", metavar="PATTERNS", help="agents: host names, comma between them")
     new.add_argument(
         "--directory", type=Path, help=f"where to write; default: the current one, for the broker {KEYS}"
@@ -111,7 +113,7 @@ def _new(options: argparse.Namespace) -> int:
     if is_broker and (options.role or options.hosts):
         raise UsageError("the broker's own key has no role and no hosts", "another name for another key")
     if not is_broker and not options.role:
-        raise UsageError("which role?", f"--role {'|'.join(Role)}")
+        raise UsageError("which role?", f"--role {'|'.join(ROLES)}")
     if options.hosts and options.role != Role.AGENT:
         raise UsageError("--hosts is for agents", "leave it out")
     hosts = patterns(options.hosts) if options.hosts else ()
@@ -119,11 +121,7 @@ def _new(options: argparse.Namespace) -> int:
         pair = keys.new(options.name, "broker" if is_broker else options.role, hosts)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    directory = options.directory or (KEYS if is_broker else Path())
-    secret, public = directory / f"{pair.name}.key", directory / f"{pair.name}.pub"
-    for path in (secret, public):
-        if os.path.lexists(path):
-            raise UsageError(f"cannot write {path}: it exists already", "move it away to make a new key")
+    secret, public = _places(pair.name, options.directory or (KEYS if is_broker else Path()))
     if is_broker and not options.directory:
         _make_keys_directory()
     _save(pair, secret, public)
@@ -133,6 +131,17 @@ def _new(options: argparse.Namespace) -> int:
     for path, what in ((secret, "secret: for the peer alone"), (public, "public")):
         print(f"{path}  mode {stat.S_IMODE(path.stat().st_mode):04o}  {what}")
     return GOOD
+
+
+def _places(name: str, directory: Path) -> tuple[Path, Path]:
+    """Where the halves of a new pair are written, over nothing that is there."""
+    secret, public = directory / f"{name}.key", directory / f"{name}.pub"
+    for path in (secret, public):
+        if os.path.lexists(path):
+            raise UsageError(f"cannot write {path}: it exists already", "move it away to make a new key")
+    if directory != KEYS and not directory.is_dir():
+        raise UsageError(f"there is no directory {directory}", f"mkdir -p {directory}")
+    return secret, public
 
 
 def _make_keys_directory() -> None:

@@ -136,7 +136,18 @@ def test_a_file_that_does_not_fit_is_refused_with_its_place(
 
 def test_options_make_the_claim_that_they_say(broker: LiveBroker, capsys: Output) -> None:
     options = (
-        *("--instances", "gpu=2", "--instances", "nic", "--mount", "data=datasets:ro", "--scratch", "2G"),
+        *(
+            "--instances",
+            "gpu=2",
+            "--instances",
+            "nic",
+            "--mount",
+            "data=datasets:ro",
+            "--mount",
+            "home:ro",
+            "--scratch",
+            "2G",
+        ),
         *("--ports", "http=2", "--ports", "peer=30000-30009", "--shared", "homes", "--env", "A=b=c"),
         *("--form", "standalone", "--access", "RWO", "--owner", "bob", "--project", "p1"),
     )
@@ -147,11 +158,14 @@ def test_options_make_the_claim_that_they_say(broker: LiveBroker, capsys: Output
         ("gpu", 2),
         ("nic", 1),
     ]
-    assert claim["ask"]["mounts"] == [{"name": "data", "source": "datasets", "read_only": True}]
+    assert claim["ask"]["mounts"] == [
+        {"name": "data", "source": "datasets", "read_only": True},
+        {"name": "home", "source": "home", "read_only": True},
+    ]
     assert claim["ask"]["environment"] == {"A": "b=c"}
     assert (claim["form"], claim["access"], claim["project"]) == ("standalone", "RWO", "p1")
     shown = call(broker, capsys, "claim", "show", "big")
-    assert "2 gpu, 1 nic, mount data of datasets read only, 2 GiB of scratch" in shown
+    assert "2 gpu, 1 nic, mount data of datasets read only, mount home of home read only, 2 GiB" in shown
     call(broker, capsys, "claim", "delete", "big")
 
 

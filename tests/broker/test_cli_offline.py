@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from xce.broker import cli
+from xce.broker import cli, views
 from xce.broker.cli import COMMANDS, main
 from xce.broker.cli.claim_make import in_words
 from xce.broker.cli.connect import chosen
+from xce.broker.cli.hosts import reporters
 from xce.broker.cli.options import UsageError
 from xce.broker.cli.supply import parser as supply_parser
 from xce.model.claim import Ask
@@ -58,6 +59,25 @@ def test_a_size_is_shown_in_the_largest_unit_of_which_it_is_a_whole_number(size:
     assert in_words(Ask(scratch_bytes=size)) == f"{words} of scratch"
 
 
+def test_a_host_in_trouble_is_one_line_that_can_be_read() -> None:
+    trouble = {"a": "backoff: exit status 3", "b": f"waiting: line 1: {'x' * 500}"}
+    row = views.HostRow(
+        host="n",
+        state="available",
+        conditions=[],
+        holds=[],
+        drained="",
+        source="config",
+        groups=[],
+        presences={},
+        reporters={},
+        trouble=trouble,
+        about={},
+        instances={},
+    )
+    assert reporters(row) == f"a backoff: exit status 3; b waiting: line 1: {'x' * 42}…"
+
+
 def test_who_plays_a_provider_at_the_local_socket_is_told_to_name_it(tmp_path: Path, capsys: Output) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("claims: []\n")
@@ -92,6 +112,8 @@ def test_without_a_broker_every_command_says_so_and_exits_3(
         (["drain", "--end"], "which host's drain"),
         (["drain", "node[9-1]", "--reason", "x"], "the first number is above the last"),
         (["hold", "node1", "--reason", "x"], "expected host:NAME"),
+        (["hold", "node1", "--reason", "x"], "hint: host:node1, if the host is meant"),
+        (["claim", "create", "c", "--env", "HOME"], "--env: 'HOME' says no value"),
         (["hold", "host:node1"], "a hold needs a reason"),
         (["pool", "set", "a", "b"], "nothing to set"),
         (["supply", "--broker", "node1:7400"], "is no broker"),
@@ -102,6 +124,7 @@ def test_without_a_broker_every_command_says_so_and_exits_3(
             "cannot read the token /none: No such file or dir",
         ),
         (["key", "new", "me"], "which role?"),
+        (["key", "new", "me", "--role", "admin", "--directory", "/none/keys"], "hint: mkdir -p /none/keys"),
         (["key", "new", "broker", "--role", "agent"], "has no role"),
         (["key", "new", "me", "--role", "admin", "--hosts", "a"], "--hosts is for agents"),
         (["key", "new", "me", "--role", "agent", "--hosts", "a,n[01-16]"], "write node?? or node*"),

@@ -42,7 +42,7 @@ def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
     """A slip in the path of hosts.yaml would be a cluster without hosts."""
     hosts = tmp_path / "hsots.yaml"
     assert refused(tmp_path, f"heartbeat: 2\nhosts: {hosts}\n") == [
-        f"broker.yaml:2: hosts: there is no {hosts}; an empty one is all defaults"
+        f"broker.yaml:2: hosts: there is no {hosts}; make it; an empty one is all defaults"
     ]
     hosts.touch()
     assert read_config(tmp_path / "broker.yaml").hosts == str(hosts)

@@ -242,6 +242,7 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
     """list, why, plan, run, and the socket's verbs that a worker uses."""
     agent = alone(site)
     with site.client() as client:
+        assert agent.command("claim", "list").stderr == "no claims on this host\n"
         missing = agent.command("claim", "why", "job")
         assert (missing.returncode, "there is no binding, claim or consumer 'job'" in missing.stderr) == (
             1,
@@ -252,6 +253,9 @@ def test_people_and_workers_on_the_host_see_wait_for_and_enter_a_claim(site: Sit
         done = agent.command("run", "--claim", "job", "--wait", "20", "--", "/bin/sh", "-c", INSIDE)
         assert done.returncode == 7, done.stderr
         assert done.stdout.splitlines() == ["hello", "own yes", "other no"]
+        for what, status in (("/none", 127), ("/etc", 126)):
+            ran = agent.command("run", "--claim", "job", "--", what)
+            assert (ran.returncode, f"cannot run {what}: " in ran.stderr) == (status, True)
         assert agent.command("claim", "why", "j").stdout == "it is ready\n"
         site.until(lambda: bindings_of(agent)[made[0]]["standing"] == "ready")  # the broker has it too
         listed = agent.command("claim", "list").stdout.splitlines()
@@ -299,6 +303,8 @@ def test_who_waits_for_a_binding_that_fails_is_told_at_once_and_why(site: Site) 
         agent.start()
         site.until(lambda: agent.ask(op="claims")["trouble"] == "")
         assert agent.command("claim", "wait", made, "--wait", "30").returncode == 4, "the journal has it"
+        typed = agent.command("run", "--claim", "jbo", "--wait", "1.3", "--", "true")
+        assert "waiting for 'jbo' to be bound here and ready, at most 1.3 s" in typed.stderr
         short = agent.command("claim", "wait", "bad", "--wait", "0.2")
         assert (short.returncode, "nobody has bound 'bad' here" in short.stderr) == (1, True)
 

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -112,9 +113,10 @@ def test_lint_finds_what_is_wrong_in_settings_and_types(site: Site) -> None:
     agent.script("good", "#!/bin/sh\n:\n", types=TYPES, reports=["rack"])
     agent.script("bad", "#!/bin/sh\n:\n", reports=["nope"], interval="soon")
     agent.script("unknown", "#!/bin/sh\n:\n", reports=["nope"])
+    agent.script("elsewhere", "#!/opt/none/perl\n")
     pooled = [{"name": "seats", "kind": "numeric", "scope": "pool"}]
     agent.script("pooled", "#!/bin/sh\n:\n", types=pooled)
-    shown = command(agent, "reporter", "lint", "good", "bad", "unknown", "absent", "pooled")
+    shown = command(agent, "reporter", "lint", "good", "bad", "unknown", "absent", "pooled", "elsewhere", "/")
     assert shown.returncode == 1
     lines = {line.partition(":")[0]: line for line in shown.stdout.splitlines()}
     assert lines["good"] == "good: ok: one-shot, every 30 s, as nobody"
@@ -122,6 +124,8 @@ def test_lint_finds_what_is_wrong_in_settings_and_types(site: Site) -> None:
     assert "unknown.yaml: reports: no such resource type 'nope'" in lines["unknown"]
     assert "pooled.yaml: types[seats]: has scope pool" in lines["pooled"]
     assert "cannot find absent" in lines["absent"]
+    assert "the interpreter on its first line, /opt/none/perl, is not there" in lines["elsewhere"]
+    assert lines["/"] == "/: problem: cannot use /: it is a directory"
 
 
 def test_a_recording_can_be_played_again_as_a_reporter(site: Site) -> None:
@@ -192,6 +196,7 @@ def test_explain_says_where_a_value_comes_from_and_what_the_broker_has_of_it(sit
     nothing = agent.command("explain", "nope")
     assert nothing.returncode == 1
     assert "no such resource type" in nothing.stderr
+    assert "it is a reporter, and no resource" in agent.command("explain", "scratch").stderr
     document = json.loads(agent.command("explain", "--json", "scratch_gb").stdout)
     assert document["broker"]["known"]
     site.broker.kill()
@@ -303,6 +308,25 @@ def test_a_configuration_that_does_not_fit_is_refused_with_its_place(site: Site)
     assert "agent.yaml:1: broker: 'b' is no endpoint" in result.stderr
     assert "agent.yaml:2: name: " in result.stderr
     assert "agent.yaml:3: run_directory: must be an absolute path" in result.stderr
+
+
+def test_an_agent_that_runs_is_asked_though_its_file_was_broken_since(site: Site) -> None:
+    """At night, after an edit: what runs goes on by the file of before, and says so."""
+    agent = alone(site)
+    agent.start()
+    site.until(lambda: command(agent, "status").stdout)
+    file = agent.folder / "agent.yaml"
+    there = f"run_directory: {agent.settings['run_directory']}\n"
+    for broken in (f"{there}intervall: 3\n", f"a: [\n{there}"):
+        file.write_text(broken)
+        shown = command(agent, "status")
+        assert "agent   node1" in shown.stdout, shown
+    agent.signal(signal.SIGHUP)
+    site.until(lambda: "configuration: not taken" in command(agent, "status").stdout)
+    assert "cannot be read as YAML" in command(agent, "status").stdout
+    agent.stop()
+    stopped = command(agent, "status")
+    assert (stopped.returncode, "cannot be read as YAML" in stopped.stderr) == (2, True)
 
 
 ENTRIES = {

@@ -103,12 +103,12 @@ def test_a_plain_link_to_a_port_that_wants_keys_is_told_so(hub: Hub) -> None:
     assert "may want keys" in event.text
 
 
-def test_a_port_where_nobody_listens_is_no_route(hub: Hub) -> None:
+def test_a_port_where_nobody_listens_is_one_where_nobody_answers(hub: Hub) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     dealer = hub.dealer(f"tcp://127.0.0.1:{port}", hub.known_key("a"), hub.key.public)
-    assert "nobody answers" in words(hub, dealer, LinkState.NO_ROUTE)[-1].text
+    assert "nobody answers" in words(hub, dealer, LinkState.NO_ANSWER)[-1].text
 
 
 def test_a_name_that_does_not_resolve_is_told_from_a_port_where_nobody_listens(hub: Hub) -> None:
@@ -123,7 +123,7 @@ def test_a_name_that_does_not_resolve_is_told_from_a_port_where_nobody_listens(h
 )
 def test_an_address_or_a_known_name_is_not_said_to_be_unknown(hub: Hub, endpoint: str) -> None:
     dealer = hub.dealer(endpoint)
-    assert "nobody answers" in words(hub, dealer, LinkState.NO_ROUTE)[-1].text
+    assert "nobody answers" in words(hub, dealer, LinkState.NO_ANSWER)[-1].text
 
 
 def test_a_link_comes_back_by_itself_and_tells_both_turns(hub: Hub) -> None:
