@@ -30,6 +30,8 @@ JOBS_S = 0.05
 """For orders and questions, before what is under way goes on."""
 AGAIN_S = 5.0
 """After an error of the thread's own."""
+MADE_AGAIN_S = 2.0
+"""Between tries to read the journal."""
 STALLED_S = 5.0
 """A turn takes a fraction of a second. Whoever is so long at one waits for the kernel."""
 WAITING = 10_000
@@ -110,11 +112,6 @@ class Worker:
         """Until the journal has been read, or cannot be."""
         self._ready.wait(seconds)
 
-    @property
-    def alive(self) -> bool:
-        """Whether jobs are done at all."""
-        return self._thread.is_alive()
-
     def stalled(self) -> str:
         """Why nothing that is asked for is done at the moment, and where to look; ''."""
         if time.monotonic() - self._began < STALLED_S:
@@ -148,14 +145,9 @@ class Worker:
     # --------------------------------------------------------------------------------- the thread's side
 
     def _work(self, make: Callable[[], "Executor"]) -> None:
-        try:
-            executor = make()
-            self._say(*_begin(executor))
-        except Exception as error:  # noqa: BLE001 - whatever it is: no claims are served, and that is said
-            self._say(Fault(f"no claims are served: {error}"))
-            return
-        finally:
-            self._ready.set()
+        while (executor := self._made(make)) is None:
+            if self._ends_within(MADE_AGAIN_S):
+                return
         poll = select.poll()
         for fd in (self._asked, executor.node.errands.fileno(), executor.node.csi.fileno()):
             poll.register(fd, select.POLLIN)
@@ -164,6 +156,31 @@ class Worker:
                 pass
         finally:
             executor.close()
+
+    def _made(self, make: Callable[[], "Executor"]) -> "Executor | None":
+        """What carries claims out; None: not now, a disk that is well again may let us."""
+        try:
+            executor = make()
+            self._say(*_begin(executor))
+        except Exception as error:  # noqa: BLE001 - whatever it is: no claims are served, and that is said
+            self._say(Fault(f"no claims are served: {_cause(error)}"))
+            return None
+        finally:
+            self._ready.set()
+        return executor
+
+    def _ends_within(self, seconds: float) -> bool:
+        """Whether the end is asked for. Nothing else can be done meanwhile: it is asked for again."""
+        end = time.monotonic() + seconds
+        asked = select.poll()
+        asked.register(self._asked, select.POLLIN)
+        while (left := end - time.monotonic()) > 0:
+            if asked.poll(left * 1000):
+                os.eventfd_read(self._asked)
+            while self._jobs:
+                if self._jobs.popleft() is None:
+                    return True
+        return False
 
     def _turn(self, executor: "Executor", poll: select.poll) -> bool:
         """What there is to do, and a rest. False: end."""
@@ -220,6 +237,12 @@ def _seen(executor: "Executor") -> Seen:
     why = f"nothing ({isolation.reason})" if isolation.mechanism == "none" else ""
     unremoved = tuple(executor.unremoved.values())
     return Seen(why or isolation.mechanism, tuple(executor.orphans), executor.journal.fault, unremoved)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error)
 
 
 def _bug(error: Exception) -> Fault:

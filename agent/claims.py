@@ -81,15 +81,16 @@ class Claims:
     def ordered(self, order: BindingPrepare | BindingRelease) -> None:
         """The broker has given an order, or somebody on this host."""
         self.holdings.epoch = max(self.holdings.epoch, order.epoch)
-        recovering = self._began is not None and bool(self._began.recovering)
+        if self._began is None:  # whatever is held is not known: nothing ends by that
+            if isinstance(order, BindingPrepare):
+                self._pending(order, self.fault)
+            return
+        recovering = bool(self._began.recovering)
         if isinstance(order, BindingRelease):
             if recovering and order.was is not None:
                 self.ordered(order.was)
             elif not recovering:  # otherwise it is given again, and what it is about is taken up first
                 self._worker.put(partial(claim_work.release, order=order))
-            return
-        if not self._worker.alive:  # whatever it held is not known: nothing ends by that
-            self._pending(order, self.fault)
             return
         self.ends.ordered(order.binding)
         self.holdings.newest = max(self.holdings.newest, binding_number(order.binding.id))
@@ -233,6 +234,11 @@ def executor_of(
         from xce.prepare.execute import Executor  # noqa: PLC0415
         from xce.prepare.journal import Journal  # noqa: PLC0415
 
-        return Executor(Journal(state_directory), local.node(settings, mark=mark), boot_id)
+        journal = Journal(state_directory)
+        try:
+            return Executor(journal, local.node(settings, mark=mark), boot_id)
+        except BaseException:
+            journal.close()
+            raise
 
     return make

@@ -19,9 +19,7 @@ class Lock:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        # Whoever may read the file may lock it, and keep us from starting.
-        os.fchmod(self._fd, 0o600)
+        self._fd = _opened(path)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -29,16 +27,31 @@ class Lock:
             os.close(self._fd)
             who = f"pid {pid}" if pid else "another process"
             raise CannotStart(f"cannot start: {who} is already running with {path}") from None
-        os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):  # a full disk: the pid is for words alone, the lock is held
+            os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let another start; may be called twice. The file stays: removing it would race with that start."""
         if self._fd >= 0:
-            os.ftruncate(self._fd, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+
+
+def _opened(path: str) -> int:
+    """Where nothing can be written any more a file that is there is enough for a lock."""
+    how = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | how, 0o600)
+        # Whoever may read the file may lock it, and keep us from starting.
+        os.fchmod(fd, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY | how)
+    return fd
 
 
 def take(run_directory: str, state_directory: str) -> list[Lock]:
@@ -55,4 +68,6 @@ def take(run_directory: str, state_directory: str) -> list[Lock]:
         hint = "it needs root, or directories of its own (run_directory, state_directory)"
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             hint = "make room there, then start it again"
+        elif error.errno in {errno.EROFS, errno.EIO}:
+            hint = "the kernel's log says why; mend its disk, then start it again"
         raise CannotStart(f"cannot use {error.filename}: {error.strerror}; {hint}") from error

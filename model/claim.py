@@ -269,7 +269,7 @@ class Condition(StrEnum):
     VERIFIED = "verified"
     """Ready on its node; its gang is not."""
     UNREACHABLE = "unreachable"
-    """Its host is not heard. What it has stays its own."""
+    """Its host is not heard, or its agent serves no claims. What it has stays its own."""
     REJOINING = "rejoining"
     """Known from before the broker's start; its node has not confirmed it yet."""
     ENDING = "ending"

@@ -23,7 +23,7 @@ import msgspec
 
 from xce.model.claim import Binding, BindingState, Claim, binding_number
 from xce.prepare import journalfile, journalnames
-from xce.prepare.journalfile import COUNT, LOST, STEPS, Head, Key, checksum_of, copied, salvage
+from xce.prepare.journalfile import COUNT, LOST, STEPS, Head, Key, copied, salvage
 from xce.prepare.journalnames import FILE, HEAD
 from xce.prepare.step import Evidence, Kept, Step
 
@@ -99,13 +99,17 @@ _BINDINGS = frozenset({"order", "tombstone"})
 
 
 class Journal:
-    """The records of one node, in `directory`. Raises `TooNew`, and OSError if it cannot be opened at all."""
+    """The records of one node, in `directory`.
+
+    Raises `TooNew`, and OSError if it cannot be opened now: the file is left as it is then, and whoever wants
+    it tries again.
+    """
 
     def __init__(self, directory: str, *, steps: Sequence[str] = STEPS) -> None:
         self.directory = directory
         self.path, self._head = f"{directory}/{FILE}", f"{directory}/{HEAD}"
-        os.makedirs(directory, 0o700, exist_ok=True)
-        self._raw: dict[Key, bytes] = {}
+        with contextlib.suppress(FileExistsError):
+            os.makedirs(directory, 0o700)
         self.set_aside = ""
         """Where a damaged file was put, by this start."""
         problem = journalfile.damage(self.path, self._head, steps)
@@ -113,12 +117,9 @@ class Journal:
         if problem.startswith(LOST):  # older than what is true: only what has ended is still so
             carried = {key: body for key, body in carried.items() if key[0] in {"tombstone", "standing"}}
         if problem:
-            self._set_aside()
+            self._start_again(problem, carried, steps)
         self._connection = journalfile.opened(self.path, steps)
-        if problem:
-            self._start_again(problem, carried)
-        else:
-            self._raw = dict(self._rows())
+        self._raw: dict[Key, bytes] = dict(self._rows())
         self._found = set(self._raw)
         """Records that are as this process found them."""
         self._unknown: dict[Key, dict[str, Any]] = {}
@@ -279,10 +280,9 @@ class Journal:
             with self._connection:
                 self._connection.execute("BEGIN IMMEDIATE")
                 for key, body in merged.items():
-                    self._write(key, body)
+                    journalfile.write(self._connection, key, body)
         except sqlite3.Error as error:
-            words = "no space" if "full" in str(error) else str(error)
-            self.fault = f"cannot record intent: {words} ({self.path})"
+            self.fault = f"cannot record intent: {journalfile.cause_of(error, self.path)} ({self.path})"
             raise NotRecorded(self.fault) from error
         self.fault = ""
         for key, body in merged.items():
@@ -311,15 +311,6 @@ class Journal:
         with contextlib.suppress(OSError):
             journalfile.tell(self._head, self.strokes)
 
-    def _write(self, key: Key, body: bytes | None) -> None:
-        if body is None:
-            self._connection.execute("DELETE FROM record WHERE kind=? AND name=? AND number=?", key)
-            return
-        self._connection.execute(
-            "INSERT OR REPLACE INTO record (kind, name, number, body, checksum) VALUES (?, ?, ?, ?, ?)",
-            (*key, body, checksum_of(key, body)),
-        )
-
     def _get(self, kind: str, name: str, number: int, type_: type[T]) -> T | None:
         body = self._raw.get((kind, name, number))
         return None if body is None else msgspec.json.decode(body, type=type_)
@@ -332,37 +323,25 @@ class Journal:
 
     # --------------------------------------------------------------------------------------------- opening
 
-    def _set_aside(self) -> None:
+    def _start_again(self, problem: str, carried: dict[Key, bytes], steps: Sequence[str]) -> None:
         self.set_aside = journalnames.aside(os.path.dirname(self.path))
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(self.path, self.set_aside)
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(f"{self.path}-wal", f"{self.set_aside}-wal")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self.path}-journal")
-
-    def _start_again(self, problem: str, carried: dict[Key, bytes]) -> None:
         held = carried.pop(("standing", "", 0), b"{}")
-        steps = {
+        counts = {
             key[1]: msgspec.json.decode(body, type=Order).steps
             for key, body in carried.items()
             if key[0] == "order"
         }
         whole = {
-            name for name, count in steps.items() if all(("work", name, n) in carried for n in range(count))
+            name for name, count in counts.items() if all(("work", name, n) in carried for n in range(count))
         }
-        kept = f"; it is kept as {self.set_aside}" if os.path.exists(self.set_aside) else ""
+        kept = f"; it is kept as {self.set_aside}" if os.path.exists(self.path) else ""
         words = f"the journal was damaged ({problem}){kept}"
         standing = msgspec.structs.replace(msgspec.json.decode(held, type=Standing), recovering=words)
         rows = {
             key: body for key, body in carried.items() if key[0] not in {"order", "work"} or key[1] in whole
         }
         rows[("standing", "", 0)] = _with_unknown(_unknown(held, Standing), standing)
-        with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            for key, body in rows.items():
-                self._write(key, body)
-        self._raw = rows
+        journalfile.begin_anew(self.path, steps, rows, self.set_aside)
 
     def _rows(self) -> Iterator[tuple[Key, bytes]]:
         query = "SELECT kind, name, number, body FROM record"

@@ -10,7 +10,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,6 +22,8 @@ Key: TypeAlias = tuple[str, str, int]
 """Kind, name, number."""
 _LOG_PAGES = 100
 """Of the log, before it is taken into the file: one in some twenty strokes, for two more syncs."""
+_BUSY_S = 2.0
+"""For which another program's lock (an admin's sqlite3) is waited for."""
 _CHECKSUM_BYTES = 16
 _COPIES = 20
 LOST, GONE = "its log was lost", "it is gone"
@@ -36,6 +38,9 @@ CREATE TABLE IF NOT EXISTS record (
 
 STEPS: Sequence[str] = (_TABLES,)
 """Step n takes the file from version n to n + 1. Add steps; never change one that was released."""
+
+_DAMAGE = {"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR", "SQLITE_IOERR_SHORT_READ"}
+"""What SQLite says of a file that is damaged, or has not our tables; all else it says of the disk."""
 
 COUNT: Key = ("head", "", 0)
 """The record that says how many strokes there were."""
@@ -90,11 +95,15 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 def connect(path: str) -> sqlite3.Connection:
     """Exclusively: the index of the log is in memory then, and no full disk can take it away (SIGBUS)."""
-    connection = sqlite3.connect(path, isolation_level=None, timeout=5)
-    connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+    connection = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_S)
+    try:
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={_LOG_PAGES}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -107,10 +116,10 @@ def whole(connection: sqlite3.Connection) -> bool:
 
 
 def salvage(path: str) -> dict[Key, bytes]:
-    """Records of a damaged file that are whole by themselves."""
+    """Records of a damaged file that are whole by themselves. Raises OSError: the disk lets nobody look."""
     found: dict[Key, bytes] = {}
     with (
-        contextlib.suppress(sqlite3.Error, OSError),  # what was read before is whole
+        contextlib.suppress(sqlite3.Error),  # what was read before is whole
         copied(path) as copy,
         contextlib.closing(sqlite3.connect(copy)) as connection,
     ):
@@ -128,12 +137,41 @@ def checksum_of(key: Key, body: bytes) -> bytes:
 
 
 def opened(path: str, steps: Sequence[str]) -> sqlite3.Connection:
-    """The file, made if it is not there, and brought up to our version."""
-    if not os.path.exists(path):
-        _make(path, steps)
-    connection = connect(path)
-    _bring_up(connection, steps)
-    return connection
+    """The file, made if it is not there, and brought up to our version. Raises OSError."""
+    with in_words(path), contextlib.ExitStack() as undo:
+        if not os.path.exists(path):
+            _put(path, _made(path, steps, {}))
+        connection = connect(path)
+        undo.callback(connection.close)
+        _bring_up(connection, steps)
+        undo.pop_all()
+        return connection
+
+
+def begin_anew(path: str, steps: Sequence[str], rows: Mapping[Key, bytes], aside: str) -> None:
+    """A file with these records in the place of what is there, which is kept as `aside`. Raises OSError.
+
+    It is whole before anything of the old one is touched: where there is no room nothing is lost.
+    """
+    with in_words(path):
+        new = _made(path, steps, rows)
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(f"{path}{suffix}", f"{aside}{suffix}")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}-journal")
+    _put(path, new)
+
+
+def write(connection: sqlite3.Connection, key: Key, body: bytes | None) -> None:
+    """A record, or none any more."""
+    if body is None:
+        connection.execute("DELETE FROM record WHERE kind=? AND name=? AND number=?", key)
+        return
+    connection.execute(
+        "INSERT OR REPLACE INTO record (kind, name, number, body, checksum) VALUES (?, ?, ?, ?, ?)",
+        (*key, body, checksum_of(key, body)),
+    )
 
 
 def _bring_up(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
@@ -148,21 +186,34 @@ def _bring_up(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
         connection.execute(f"PRAGMA user_version={len(steps)}")
 
 
-def _make(path: str, steps: Sequence[str]) -> None:
-    """A file that is empty was damaged: a new one gets its name when it is whole."""
+def _made(path: str, steps: Sequence[str], rows: Mapping[Key, bytes]) -> str:
+    """A new file, whole, that has not its name yet."""
     new = f"{path}.new"
-    for old in (new, f"{new}-wal", f"{path}-wal"):  # another file's log would be taken into this one
+    for old in (new, f"{new}-wal"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(old)
     os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with contextlib.closing(connect(new)) as connection:
         _bring_up(connection, steps)
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for key, body in rows.items():
+                write(connection, key, body)
+    return new
+
+
+def _put(path: str, new: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}-wal")  # another file's log would be taken into this one
     os.rename(new, path)
     sync_directory(os.path.dirname(path))
 
 
 def damage(path: str, head: str, steps: Sequence[str]) -> str:
-    """What is wrong with the file; '' if it is whole, or not there and never was. Raises `TooNew`."""
+    """What is wrong with the file; '' if it is whole, or not there and never was.
+
+    Raises `TooNew`, and OSError: nobody can say, since the disk lets nobody look, or somebody else has it.
+    """
     try:
         size = os.stat(path).st_size
     except FileNotFoundError:
@@ -182,7 +233,44 @@ def damage(path: str, head: str, steps: Sequence[str]) -> str:
                 return str(answer)
             return _lost(connection, head) if whole(connection) else "a record is damaged"
     except sqlite3.Error as error:
-        return str(error)
+        if _is_damage(error):
+            return str(error)
+        raise _in_words(error, path) from error
+
+
+@contextlib.contextmanager
+def in_words(path: str) -> Iterator[None]:
+    """What SQLite says of the disk becomes an OSError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _in_words(error, path) from error
+
+
+def _in_words(error: sqlite3.Error, path: str) -> OSError:
+    return OSError(errno.EIO, f"cannot open the journal: {cause_of(error, path)}", path)
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
+    return name in _DAMAGE or name.startswith(("SQLITE_CORRUPT_", "SQLITE_NOTADB_"))
+
+
+def cause_of(error: sqlite3.Error, path: str) -> str:
+    """Why the file is not read or written, and what to do."""
+    name = getattr(error, "sqlite_errorname", "")
+    read_only, full = name.startswith("SQLITE_READONLY"), name == "SQLITE_FULL"
+    with contextlib.suppress(OSError):
+        found = os.statvfs(os.path.dirname(path))
+        read_only |= bool(found.f_flag & os.ST_RDONLY)
+        full |= name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN")) and 0 in (found.f_bavail, found.f_favail)
+    if full:
+        return "no space"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "another program has it open (fuser shows which): end that one"
+    if read_only:
+        return "its file system is read-only: the kernel's log says why; mount it with rw once it is well"
+    return f"its disk fails: {error}; look at the kernel's log, and at quotas"
 
 
 def _lost(connection: sqlite3.Connection, head: str) -> str:
@@ -194,10 +282,10 @@ def _lost(connection: sqlite3.Connection, head: str) -> str:
 
 
 def told(head: str) -> int:
-    """How many strokes there were; 0 if nothing tells."""
+    """How many strokes there were; 0 if nothing tells. Raises OSError: nobody can say."""
     try:
         return int(Path(head).read_text("ascii"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return 0
 
 

@@ -17,6 +17,7 @@ from xce.model.supply import HostState
 
 FROM_NODE = frozenset({Condition.DEGRADED, Condition.UNDOING, Condition.BLOCKED, Condition.UNCERTAIN})
 """Conditions that a node may report."""
+UNSERVED = "its agent serves no claims now: xce-agent status on its host says why"
 NOTE = 1024
 """Characters of a note or reason of a node."""
 
@@ -127,17 +128,17 @@ class ClaimViews:
         if binding.state in ENDED:
             self.said.pop(binding_id, None)
             return BindingView(binding=binding)
-        said = self.said.get(binding_id)
-        return BindingView(
-            binding=binding, conditions=self._conditions(binding, said), note=said.note[:NOTE] if said else ""
-        )
+        said, host = self.said.get(binding_id), self._supply.hosts.get(binding.host)
+        note = said.note[:NOTE] if said else ""
+        if serves_none(host):
+            note = UNSERVED
+        return BindingView(binding=binding, conditions=self._conditions(binding, said, host), note=note)
 
-    def _conditions(self, binding: Binding, said: BindingReport | None) -> list[str]:
-        host = self._supply.hosts.get(binding.host)
+    def _conditions(self, binding: Binding, said: BindingReport | None, host: Host | None) -> list[str]:
         found = {one for one in said.conditions if one in FROM_NODE} if said else set()
         if said is not None and said.state == "ready" and binding.state == "preparing":
             found.add(Condition.VERIFIED.value)
-        if unheard(host):
+        if unheard(host) or serves_none(host):
             found.add(Condition.UNREACHABLE.value)
         elif binding.host not in self._settled:
             found.add(Condition.REJOINING.value)
@@ -147,6 +148,11 @@ class ClaimViews:
 def unheard(host: Host | None) -> bool:
     """Whether a host cannot be reached, as far as is known."""
     return host is None or host.silent or host.state in {HostState.LOST, HostState.RELEASED}
+
+
+def serves_none(host: Host | None) -> bool:
+    """Whether a host is heard, and its agent carries no claims out."""
+    return host is not None and not unheard(host) and host.agent.get("claims") == "no"
 
 
 def _count(states: Counter[str], old: str, new: str) -> None:

@@ -208,6 +208,7 @@ class Claims:
         held = self.state.journal.ledger.claims.on(host.name)
         agrees = digest == holdings_digest((one.id, one.state) for one in held)
         self.views.settle(host.name, settled=agrees)
+        self.views.touch_host(host.name)
         if agrees:
             self.strays.settle(host, {})
             self._persist(self.strays.gone(host, {}))

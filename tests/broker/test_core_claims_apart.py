@@ -4,6 +4,7 @@ import msgspec
 
 from tests.broker.cluster import READY, RELEASED, Cluster
 from tests.broker.nodes import Node, place
+from xce.broker.claim_rows import claim_rows
 from xce.model import message as m
 from xce.model.claim import (
     BindingState,
@@ -225,3 +226,24 @@ def test_a_store_that_is_younger_than_its_nodes_uses_no_number_twice_and_is_obey
     assert order.epoch == 7
     cluster.restart()
     assert cluster.bind(place(cluster.claim("c"), "node2", "GPU-c")) == ["b504"], "the store remembers it"
+
+
+def test_a_node_that_is_heard_and_serves_no_claims_is_shown_as_what_keeps_its_bindings() -> None:
+    """Its journal cannot be read, for instance: nothing has changed, and nobody releases what is to go."""
+    cluster = Cluster()
+    claim = cluster.claim()
+    (binding,) = cluster.bind(place(claim, "node1", "GPU-a"))
+    cluster.node.to(READY)
+    cluster.world.gone("node1")
+    cluster.node.holdings.serving = False
+    cluster.node.arrive()
+    seen = cluster.see()
+    view = seen.bindings[binding]
+    assert (view.binding.state, view.conditions) == (READY, ["unreachable"])
+    assert "its agent serves no claims" in view.note
+    assert [row.is_problem for row in claim_rows(seen.claims, seen.bindings)] == [True]
+    cluster.world.gone("node1")
+    cluster.node.holdings.serving = True
+    assert not cluster.node.arrive().bindings
+    view = cluster.see().bindings[binding]
+    assert (view.conditions, view.note) == ([], "")
