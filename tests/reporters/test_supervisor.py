@@ -9,6 +9,7 @@ import pytest
 from tests.reporters.node import ROOT, Node
 from xce.linux.reaper import Exit
 from xce.reporters import directory, supervisor
+from xce.reporters.oneshot import UNWATCHED
 
 GOOD = "#!/bin/sh\necho '{\"free\": 5}'\n"
 
@@ -380,19 +381,23 @@ def test_a_run_as_the_one_before_it_is_only_counted_and_one_that_differs_is_told
     node.knows = True
     node.start(interval=0.1)
     node.until(lambda: node.repeated.get("same", 0) >= 10)
-    told = [result.run for result in node.results["same"]]
+    told = {result.run for result in node.results["same"]}
     # What is on standard error is told, and the run after it; so are one that fails and one that leaves
     # processes behind.
-    assert told == [1, 4, 5, 6, 7, 8, 9]
+    odd = {1, 4, 5, 6, 7, 8, 9}
+    assert odd <= told
+    # On a busy machine one may take so long that its output is read as it comes: told, and the run after it.
+    slow = {result.run for result in node.results["same"] if result.duration >= UNWATCHED}
+    assert told <= odd | slow | {run + 1 for run in slow}
     view = node.supervisor.view("same")
     assert view is not None
     assert view.runs >= 10
     assert view.last_duration is not None
-    assert (view.state, view.last_fault, view.notes) == ("waiting", "", [])
+    assert (view.last_exit, view.last_fault, view.notes) == ("exit status 0", "", [])
     # The newest run is shown, not the last one that was told.
-    told_ago = node.kernel.loop.now() - node.results["same"][-1].started_at
-    assert view.last_run_ago is not None
-    assert view.last_run_ago < told_ago - 0.05
+    shown = node.supervisor.reporters["same"].result
+    assert shown is not None
+    assert shown.run == node.repeated["same"] > max(told)
 
 
 def test_turns_that_were_missed_before_a_start_are_told_although_the_run_is_as_the_one_before(
