@@ -303,11 +303,11 @@ class Daemon:
         if hasattr(self, "link") and self.core.phase is not Phase.DISCONNECTED:
             self.core.reopen(self.loop.now())
 
-    def _settle(self) -> None:
+    def _settle(self, now: float) -> None:
         """Before the link speaks: what is over its time is not told as fresh."""
         if self.claims is not None:
             self.claims.turn()
-        table, now = self.node.table, self.loop.now()
+        table = self.node.table
         if table.soonest < now:
             table.settle(now)
         if table.soonest + SETTLE_S < self._expiry_at:
@@ -322,8 +322,8 @@ class Daemon:
     def _expired(self) -> None:
         self._expiry_at = math.inf
 
-    def _after_turn(self) -> None:
-        phase, now = self.core.phase, self.loop.now()
+    def _after_turn(self, now: float) -> None:
+        phase = self.core.phase
         seen = (phase, self.core.trouble, self.node.changes)
         if seen == self._seen and now < self._look_at:
             return

@@ -37,6 +37,8 @@ class Account:
         self.candidate = candidate
         self.state: ReporterState | None = None
         """As the supervisor told it."""
+        self.ttl = 0.0
+        """Seconds that its values live, unless a type says otherwise."""
         self.frames = 0
         """Of the newest run."""
         self.refusals: list[Refusal] = []
@@ -58,11 +60,6 @@ class Account:
     def streaming(self) -> bool:
         """Whether its frames count at once."""
         return self.candidate.settings.mode is not Mode.ONE_SHOT
-
-    @property
-    def ttl(self) -> float:
-        """Seconds that its values live, unless a type says otherwise."""
-        return self.state.ttl_ms / 1000 if self.state else 0
 
     @property
     def trouble(self) -> str:
@@ -220,7 +217,7 @@ class Intake:
         """A reporter's state is new."""
         account = self.accounts.get(name)
         if account is not None:
-            account.state = state
+            account.state, account.ttl = state, state.ttl_ms / 1000
             self._show(name)
             self._maybe_warm()
 

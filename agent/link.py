@@ -61,13 +61,15 @@ class Link:
         """Whether the socket may hold something that its descriptor does not tell again."""
         self._wake = _nothing if every_turn else self.turn
         if every_turn:
-            loop.after_turn(self.turn)
+            loop.after_turn(self._turn)
 
     def turn(self) -> None:
         """Take what came, do what is to be done, and set the timer."""
+        self._turn(self._loop.now())
+
+    def _turn(self, now: float) -> None:
         if not self.endpoint and self._dealer is None:
             return
-        now = self._loop.now()
         if now < self._due and not self._news and self._core.idle():
             self._wake_at(self._due)  # mostly; the timer may have been one that was set for an earlier time
             return
@@ -98,7 +100,7 @@ class Link:
 
     def close(self) -> None:
         """Let go of the socket and the loop; may be called twice."""
-        self._loop.remove_after_turn(self.turn)
+        self._loop.remove_after_turn(self._turn)
         if self._timer is not None:
             self._timer.cancel()
         self._shut()

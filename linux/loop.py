@@ -11,7 +11,7 @@ import heapq
 import os
 import select
 import signal
-import struct
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -23,8 +23,10 @@ Callback = Callable[..., Any]
 
 _READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _WRITABLE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
-_SIGNAL, _SIGNALS = struct.Struct("I124x"), 8
-"""Of struct signalfd_siginfo the number, with which it begins, and how many are read: signalfd(2)."""
+_SIGINFO, _NUMBER = 128, 0 if sys.byteorder == "little" else 3
+"""Bytes of struct signalfd_siginfo, and where the signal's number is in it: signalfd(2)."""
+_SIGNALS = 4
+"""How many are read at once; what is left is told again."""
 _STRAYS = 4096
 """Numbers of signals that are read at once where another thread has taken them."""
 _COMPACT_ABOVE = 64
@@ -181,11 +183,15 @@ class Loop:
 
     def _signalled(self) -> None:
         try:
-            told = os.read(self._signal_fd, _SIGNALS * _SIGNAL.size)
+            told = os.read(self._signal_fd, _SIGNALS * _SIGINFO)
         except BlockingIOError:
             return
-        for (number,) in _SIGNAL.iter_unpack(told):
-            self._call(self._signals[number])
+        for number in told[_NUMBER::_SIGINFO]:
+            callback = self._signals[number]
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - as in `turn`
+                self.on_error(error, callback)
 
     def _strayed(self) -> None:
         """Signals that another thread has taken, by their numbers: signal.set_wakeup_fd."""
@@ -199,10 +205,10 @@ class Loop:
             self._call(self._signals[number])
 
     def after_turn(self, callback: Callback) -> None:
-        """Call `callback()` at the end of every turn, and before the first wait.
+        """Call `callback(now)` at the end of every turn, and before the first wait.
 
         For descriptors that are edge-triggered (ZeroMQ's), and for what is gathered over a turn and sent
-        once.
+        once. `now` is read once for all hooks of a turn.
         """
         self._hooks = (*self._hooks, callback)
 
@@ -214,8 +220,9 @@ class Loop:
 
     def run(self) -> None:
         """Take turns until `stop`; at once, if that came before."""
+        now = self.now()
         for hook in self._hooks:
-            self._call(hook)
+            self._call(hook, now)
         while not self._stopped:
             self.turn()
         self._stopped = False
@@ -255,9 +262,10 @@ class Loop:
                 self._call(watch.writer)
         if timers and timers[0][0] <= (now := self.now()):
             self._run_due(now)
+        now = self.now()
         for hook in self._hooks:
             try:
-                hook()
+                hook(now)
             except Exception as error:  # noqa: BLE001 - as above
                 self.on_error(error, hook)
 
@@ -288,7 +296,7 @@ class Loop:
         if self._signal_fd >= 0:
             with contextlib.suppress(BlockingIOError):
                 # What came too late to be told must not end us, either.
-                os.read(self._signal_fd, 64 * _SIGNAL.size)
+                os.read(self._signal_fd, 64 * _SIGINFO)
             os.close(self._signal_fd)
             self._signal_fd = -1
             signal.set_wakeup_fd(-1)

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from xce.linux import syscalls
 
 _NULL = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-_ALL_SIGNALS = sorted(int(number) for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-"""As plain numbers: they are looked at one by one at each start."""
+_IGNORED = [int(number) for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN]
+"""Signals that the interpreter, or who started it, ignores; we never do. All others are a child's defaults
+without a word: a list of all would be gone through at each start."""
 
 
 class Child:
@@ -61,7 +62,7 @@ def spawn(
             if null[1] not in fds:
                 actions.append(null)  # noqa: PERF401 - a comprehension is one call more
         pid = os.posix_spawn(
-            argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_ALL_SIGNALS
+            argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=_IGNORED
         )
         return Child(pid)
     finally:

@@ -80,12 +80,15 @@ def test_an_exception_is_reported_and_the_loop_goes_on() -> None:
     def bad() -> None:
         raise ValueError("boom")
 
+    def worse(_now: float) -> None:
+        raise ValueError("bang")
+
     loop.call_later(0, bad)
     loop.call_later(0, ran.append, 1)
-    loop.after_turn(bad)
+    loop.after_turn(worse)
     loop.turn(0.1)
     assert ran == [1]
-    assert told == [("boom", bad), ("boom", bad)]
+    assert told == [("boom", bad), ("bang", worse)]
     loop.close()
 
 
@@ -145,7 +148,7 @@ def test_a_descriptor_opened_under_a_number_that_was_closed_in_the_same_turn_is_
 
 def test_hooks_run_after_every_turn_and_before_the_first_wait(loop: Loop) -> None:
     order = []
-    loop.after_turn(lambda: order.append("hook"))
+    loop.after_turn(lambda _now: order.append("hook"))
     loop.call_later(0, order.append, "timer")
     loop.call_later(0.01, loop.stop)
     loop.run()
