@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Final, TypeAlias
 
 import msgspec
 
 from xce.broker.background import Background
+from xce.broker.core.effect import Audit
 from xce.broker.store import files
 from xce.model.fact import Fact
 
@@ -29,35 +29,10 @@ ROOM = 10_000
 CHARACTERS = 4096
 """Of a target, which holds a reason, and of an id; a good one is shorter."""
 
-_Call: TypeAlias = tuple[float, str, str, str, str, str, str, int, str]
-"""An `Entry` that is to be, with its time as a number."""
-_REVISION: Final = 7
-"""Where it is in a call."""
 _encode = msgspec.json.Encoder().encode
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One line; every key is in each of them."""
-
-    at: str
-    """Wall time, ISO 8601, UTC."""
-    who: str
-    """Name of the key that asked; '' for the broker itself."""
-    role: str
-    operation: str
-    target: str = ""
-    """Location, type or key that it was about."""
-    op_id: str = ""
-    result: str = "ok"
-    """'ok', or the code of the refusal. 'recovered': it went well, and was made up of its facts later; then
-    the operation is what the last of them is called in `export`, target and address are not known.
-    """
-    revision: int = 0
-    """Of the last fact that it made; 0 for none."""
-    address: str = ""
-
-
-class Audit:
+class AuditLog:
     """Where the lines go: `path`, or standard error when it is ''."""
 
     def __init__(
@@ -72,7 +47,8 @@ class Audit:
     ) -> None:
         """Lines are written at most each `every_s`: a thread that is woken for each costs more than it."""
         self._path, self._background, self._wall, self._room = path, background, wall, room
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[tuple[float, Audit]] = deque()
+        """With the wall time of each."""
         self._scheduled = False
         self._every_s, self._due = every_s, 0.0
         self._rest = b""  # the thread's: what a failed write left over
@@ -81,31 +57,21 @@ class Audit:
         self.dropped = 0
         """Lines that found no room because writing failed or hung for so long."""
 
-    def record(
-        self,
-        *,
-        who: str,
-        role: str,
-        operation: str,
-        target: str = "",
-        op_id: str = "",
-        result: str = "ok",
-        revision: int = 0,
-        address: str = "",
-    ) -> None:
+    def record(self, call: Audit) -> None:
         """Add a line; never blocks and never fails."""
-        about, key = _cut(target), _cut(op_id)  # of a refused call: whatever somebody has sent
-        self._add((self._wall(), who, role, operation, about, key, result, revision, address))
+        if len(call.target) > CHARACTERS or len(call.op_id) > CHARACTERS:  # whatever somebody has sent
+            call = msgspec.structs.replace(call, target=_cut(call.target), op_id=_cut(call.op_id))
+        self._add(self._wall(), call)
         now = time.monotonic()
         if now >= self._due:
             self._due = now + self._every_s
             self.flush()
 
-    def _add(self, call: _Call) -> None:
+    def _add(self, wall: float, call: Audit) -> None:
         if len(self._calls) >= self._room:
             self.dropped += 1
         else:
-            self._calls.append(call)  # the thread makes a line of it
+            self._calls.append((wall, call))  # the thread makes a line of it
 
     def recover(self, facts: Sequence[Fact]) -> None:
         """Add lines of the orders that made these facts, the last ones of all, and have none yet.
@@ -116,9 +82,16 @@ class Audit:
         before = files.read_head(self._head)
         new = [fact for fact in facts if fact.op_id and fact.revision > before > 0]
         for _, [*_, last] in groupby(new, key=lambda fact: (fact.by, fact.op_id)):
-            (role, _, who), operation = last.by.partition(":"), str(last.change.__struct_config__.tag)
-            at = datetime.fromisoformat(last.at).timestamp()
-            self._add((at, who, role, operation, "", last.op_id, "recovered", last.revision, ""))
+            role, _, who = last.by.partition(":")
+            call = Audit(
+                who=who,
+                role=role,
+                operation=str(last.change.__struct_config__.tag),
+                op_id=last.op_id,
+                result="recovered",
+                revision=last.revision,
+            )
+            self._add(datetime.fromisoformat(last.at).timestamp(), call)
         self._reached = facts[-1].revision if facts else 0
         self._schedule()
 
@@ -143,8 +116,8 @@ class Audit:
         try:
             self._pour(descriptor)  # what was left over, so that no line is cut in two
             calls = [self._calls.popleft() for _ in range(len(self._calls))]
-            self._reached = max([self._reached, *(call[_REVISION] for call in calls)])
-            lines = [_line(call) for call in calls]
+            self._reached = max([self._reached, *(call.revision for _, call in calls)])
+            lines = [_line(wall, call) for wall, call in calls]
             dropped = self.dropped
             if dropped > self._told:
                 lines.append(self._gap(dropped - self._told))
@@ -164,21 +137,20 @@ class Audit:
 
     def _gap(self, missing: int) -> bytes:
         words = f"{missing} lines are missing before this one"
-        return _line((self._wall(), "", "", "audit", "", "", words, 0, ""))
+        return _line(self._wall(), Audit(who="", role="", operation="audit", result=words))
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= CHARACTERS else f"{text[:CHARACTERS]}…"
 
 
-def _line(call: _Call) -> bytes:
-    return _encode(Entry(_iso(call[0]), *call[1:])) + b"\n"
-
-
-def _iso(wall: float) -> str:
-    return f"{_to_the_second(int(wall))}.{int(wall * 1000) % 1000:03d}Z"
+def _line(wall: float, call: Audit) -> bytes:
+    """The call, with its time before it."""
+    return _begin(int(wall * 1000)) + _encode(call)[1:] + b"\n"
 
 
 @lru_cache(maxsize=1)
-def _to_the_second(wall: int) -> str:
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+def _begin(ms: int) -> bytes:
+    """Of each line of this millisecond: wall time, ISO 8601, UTC."""
+    at = datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f'{{"at":"{at}.{ms % 1000:03d}Z",'.encode()

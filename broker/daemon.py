@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from xce.broker.audit import Audit
+from xce.broker.audit import AuditLog
 from xce.broker.background import Background
 from xce.broker.commits import answered
 from xce.broker.config import filled, read_config, read_site
@@ -121,7 +121,7 @@ class Daemon:
         background = Background(say=lambda text: log.warning("%s", text))
         stack.callback(background.close, STOP_S)
         self._keeper = Keeper(state, background)
-        self._audit = Audit(config.audit, background, head=state / "audit.head", every_s=AUDIT_S)
+        self._audit = AuditLog(config.audit, background, head=state / "audit.head", every_s=AUDIT_S)
         self._background = background
         self._getting_on("checking the store")
         store = opened(state, start_empty=start_empty)

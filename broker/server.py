@@ -22,7 +22,7 @@ from typing import Protocol
 
 import msgspec
 
-from xce.broker.audit import Audit as AuditLog
+from xce.broker.audit import AuditLog
 from xce.broker.commits import Commits
 from xce.broker.copies import Copies
 from xce.broker.core.effect import Audit, Backup, CutOff, Effect, Note, Persist, Send, SendBytes
@@ -298,7 +298,7 @@ class Server:
                 case Persist():
                     self._commits.waiting.append(effect)
                 case Audit():
-                    self._audit(effect)
+                    self.audit.record(effect)
                 case CutOff():
                     self._cuts.append((self.clock() + CUT_AFTER_S, effect.peer))
                 case Backup():
@@ -317,18 +317,6 @@ class Server:
             data = codec.encode_json(document) if json else codec.encode(document)
             self._encoded = (document, json, data)
         return self._encoded[2]
-
-    def _audit(self, effect: Audit) -> None:
-        self.audit.record(
-            who=effect.who,
-            role=effect.role,
-            operation=effect.operation,
-            target=effect.target,
-            op_id=effect.op_id,
-            result=effect.result,
-            revision=effect.revision,
-            address=effect.address,
-        )
 
     def _counters(self) -> dict[str, int]:
         counters = self._commits.counters()

@@ -13,7 +13,8 @@ import msgspec
 from xce.broker.core import choice, gang
 from xce.broker.core.claim_ledger import ClaimLedger, ClaimRecord
 from xce.broker.core.location import Host
-from xce.broker.core.situation import Caller, Refusal, Situation, check_reason
+from xce.broker.core.peer import Peer
+from xce.broker.core.situation import Refusal, Situation, check_reason
 from xce.model import fact as facts
 from xce.model import message as m
 from xce.model.claim import (
@@ -41,6 +42,8 @@ def about(order: Any) -> str:
     match order:
         case m.ClaimCreate():
             return order.claim.id or "a claim"
+        case m.ClaimDelete() | m.ClaimProvide():
+            return order.claim
         case m.ClaimBind():
             shown = ", ".join(f"{place.claim} on {place.host}" for place in order.places[:8])
             return shown if len(order.places) <= 8 else f"{shown}, and {len(order.places) - 8} more"
@@ -48,16 +51,14 @@ def about(order: Any) -> str:
             return order.claim or order.gang or ", ".join(order.bindings[:8])
         case m.BindingForce():
             return f"{order.binding}: {order.reason}"
-        case m.QuarantineSet() | m.QuarantineClear():
-            return f"{order.host} {order.instance}: {order.reason}"
         case _:
-            return str(order.claim)
+            return f"{order.host} {order.instance}: {order.reason}"
 
 
 # ------------------------------------------------------------------------------------------------ claims
 
 
-def _create(order: m.ClaimCreate, caller: Caller, now: Situation) -> list[facts.Change]:
+def _create(order: m.ClaimCreate, caller: Peer, now: Situation) -> list[facts.Change]:
     claim = order.claim
     if problem := claim_problem(claim):
         raise Refusal("invalid", f"cannot create claim {claim.id[:64]!r}: {problem}")
@@ -70,7 +71,7 @@ def _create(order: m.ClaimCreate, caller: Caller, now: Situation) -> list[facts.
     return [facts.ClaimCreated(claim=made)]
 
 
-def _provide(order: m.ClaimProvide, caller: Caller, now: Situation) -> list[facts.Change]:
+def _provide(order: m.ClaimProvide, caller: Peer, now: Situation) -> list[facts.Change]:
     record = _record(now, order.claim, "provide")
     if not record.claim.provider or (caller.role is not Role.ADMIN and caller.name != record.claim.provider):
         provider = record.claim.provider or "nobody"
@@ -85,7 +86,7 @@ def _provide(order: m.ClaimProvide, caller: Caller, now: Situation) -> list[fact
     return [change]
 
 
-def _delete(order: m.ClaimDelete, _caller: Caller, now: Situation) -> list[facts.Change]:
+def _delete(order: m.ClaimDelete, _caller: Peer, now: Situation) -> list[facts.Change]:
     record = _record(now, order.claim, "delete")
     if live := now.ledger.claims.live(order.claim):
         raise Refusal(
@@ -118,7 +119,7 @@ def ended_with(
 # ----------------------------------------------------------------------------------------------- binding
 
 
-def _bind(order: m.ClaimBind, _caller: Caller, now: Situation) -> list[facts.Change]:
+def _bind(order: m.ClaimBind, _caller: Peer, now: Situation) -> list[facts.Change]:
     if not 1 <= len(order.places) <= LIST:
         raise Refusal("invalid", f"cannot bind: give 1 to {LIST} places")
     if not 0 <= order.ready_within_s <= READY_WITHIN_S:
@@ -222,7 +223,7 @@ def _choose(
     return choice.choose(host, place.instances, record.claim.ask, held[place.host], now.inventory)
 
 
-def _release(order: m.ClaimRelease, _caller: Caller, now: Situation) -> list[facts.Change]:
+def _release(order: m.ClaimRelease, _caller: Peer, now: Situation) -> list[facts.Change]:
     ledger = now.ledger.claims
     if order.reason:
         check_reason(order.reason, "release")
@@ -259,7 +260,7 @@ def release_all(ledger: ClaimLedger, wanted: Sequence[Binding], reason: str) -> 
     return list(found.values())
 
 
-def _force(order: m.BindingForce, caller: Caller, now: Situation) -> list[facts.Change]:
+def _force(order: m.BindingForce, caller: Peer, now: Situation) -> list[facts.Change]:
     check_reason(order.reason, f"force the release of {order.binding}")
     ledger = now.ledger.claims
     binding = ledger.bindings.get(order.binding)
@@ -285,7 +286,7 @@ def _force(order: m.BindingForce, caller: Caller, now: Situation) -> list[facts.
 # -------------------------------------------------------------------------------------------- quarantine
 
 
-def _quarantine(order: m.QuarantineSet, caller: Caller, now: Situation) -> list[facts.Change]:
+def _quarantine(order: m.QuarantineSet, caller: Peer, now: Situation) -> list[facts.Change]:
     check_reason(order.reason, f"quarantine {order.instance} on {order.host}")
     host = now.hosts.get(order.host)
     if host is None:
@@ -313,7 +314,7 @@ def _seen(host: Host, instance: str, now: Situation) -> Chosen:
     raise Refusal("not-found", f"cannot quarantine {instance!r}: no inventory of {host.name} has it")
 
 
-def _clear(order: m.QuarantineClear, _caller: Caller, now: Situation) -> list[facts.Change]:
+def _clear(order: m.QuarantineClear, _caller: Peer, now: Situation) -> list[facts.Change]:
     check_reason(order.reason, f"clear {order.instance} on {order.host}")
     if order.instance not in now.ledger.claims.quarantine.get(order.host, {}):
         words = f"{order.instance!r} on {order.host!r} is not quarantined"

@@ -381,5 +381,4 @@ class Claims:
     def _persist(self, changes: Sequence[facts.Change], *, by: str = "", told: Sequence[Effect] = ()) -> None:
         journal = self.state.journal
         if changes and not journal.fault and len(journal) < WAITING:  # else the node says it again
-            persist = self.state.journal.persist(changes, by=by, done=lambda _revision: list(told))
-            self.state.out.append(persist)
+            self.state.out.append(self.state.journal.persist(changes, by=by, told=told))

@@ -38,18 +38,22 @@ class CutOff(msgspec.Struct, frozen=True):
     peer: Peer
 
 
-class Audit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One mutating call and what became of it."""
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """One mutating call and what became of it: a line of the audit log, which has every key of this."""
 
     who: str
+    """Name of the key that asked; '' for the broker itself."""
     role: str
     operation: str
-    target: str
+    target: str = ""
     """What it was about, in words."""
-    op_id: str
-    result: str
-    """`ok`, or the code of the refusal."""
+    op_id: str = ""
+    result: str = "ok"
+    """`ok`, or the code of the refusal. `recovered`: it went well, and was made up of its facts later; then
+    the operation is what the last of them is called in `export`, target and address are not known.
+    """
     revision: int = 0
+    """Of the last fact that it made; 0 for none."""
     address: str = ""
 
 

@@ -8,32 +8,52 @@ While the store says that it cannot write (`fault`), orders are refused with its
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 import msgspec
 
 from xce.broker.core.effect import Effect, Persist, Send
 from xce.broker.core.ledger import Answered, Ledger
+from xce.broker.core.orders import audit
 from xce.broker.core.peer import Peer
 from xce.broker.core.situation import Refusal
 from xce.model.fact import Change, ClaimChange, Fact
-from xce.model.message import Done
+from xce.model.message import Done, Failed, Order
 from xce.model.value import digest_of
 
 ANSWERS = 20_000
 """Orders whose answer is remembered; older ones would be carried out anew."""
+NOT_DURABLE = "cannot make it durable: the broker's disk refuses; nothing was changed"
+NOT_DURABLE_HINT = "make room in the broker's state directory, then give the same order again"
+
+
+class Given(msgspec.Struct):
+    """An order, and who waits for its answer."""
+
+    peer: Peer
+    order: Order
+    key: str
+    """What its answer is remembered by."""
+    request: str
+    """Digest of it."""
+    also: list[Peer] = []
+    """Who gave the same order again meanwhile."""
+
+
+def as_given(peer: Peer, order: Order) -> Given:
+    """An order of a peer."""
+    return Given(peer, order, answer_key(peer.title, order.id), request_digest(order))
 
 
 class _Waiting(msgspec.Struct):
-    """What was handed to the store and is not answered yet."""
+    """What was handed to the store and is not in the ledger yet."""
 
-    facts: list[Fact]
-    revision: int
-    answer: Answered | None
-    done: list[Effect]
-    after: Callable[[int], list[Effect]]
-    failed: Callable[[], list[Effect]]
-    also: list[tuple[Peer, str]] = []
-    """The same order, given again meanwhile."""
+    persist: Persist
+    told: Sequence[Effect]
+    """What follows at once when it is durable."""
+    failed: Sequence[Effect]
+    """What follows if the store refuses."""
+    given: Given | None
 
 
 class Journal:
@@ -46,17 +66,19 @@ class Journal:
         self.fault = ""
         """Why nothing can be made durable at present, as the store says; '' when all is well."""
         self._ticket = 0
-        self._waiting: OrderedDict[int, _Waiting] = OrderedDict()
+        self._waiting: deque[_Waiting] = deque()
+        self._told = 0
+        """How many of them are durable: what follows at once has followed."""
         self._general: deque[int] = deque()
-        """Those of them that are not about claims alone."""
+        """Tickets of those of them that are not about claims alone."""
         self._answers: OrderedDict[str, Answered] = OrderedDict()
         for answer in answers:
             self._remember(answer)
-        self._asked: dict[str, int] = {}
-        """Tickets of the orders that wait, by the key of their answer."""
+        self._given: dict[str, Given] = {}
+        """The orders among what waits, by the key of their answer."""
 
     def __len__(self) -> int:
-        """How many tickets are with the store."""
+        """How many tickets wait."""
         return len(self._waiting)
 
     def persist(
@@ -64,65 +86,74 @@ class Journal:
         changes: Sequence[Change],
         *,
         by: str = "",
-        op_id: str = "",
-        request: str = "",
-        made: Sequence[str] = (),
-        done: Callable[[int], list[Effect]] = lambda _revision: [],
-        after: Callable[[int], list[Effect]] = lambda _revision: [],
-        failed: Callable[[], list[Effect]] = list,
+        told: Sequence[Effect] = (),
+        failed: Sequence[Effect] = (),
     ) -> Persist:
-        """Hand changes to the store; `done` makes the effects that follow at once when they are durable at a
-        revision, `after` those that have time until they are in the ledger, `failed` those that follow if the
-        store refuses.
-
-        With an `op_id`, `request` is the digest of the order, `made` what the answer says that it made, and
-        the answer is remembered.
+        """Hand changes to the store; `told` follows at once when they are durable, `failed` if the store
+        refuses.
         """
-        facts = []
-        at = self.wall()
-        for change in changes:
-            fact = Fact(revision=self.draft.revision + 1, change=change, by=by, op_id=op_id, at=at)
-            self.draft.apply(fact)
-            facts.append(fact)
-        revision = self.draft.revision
-        answer = Answered(answer_key(by, op_id), request, revision, list(made)) if op_id else None
-        self._ticket += 1
-        self._waiting[self._ticket] = _Waiting(facts, revision, answer, done(revision), after, failed)
-        if not all(isinstance(change, ClaimChange) for change in changes):
-            self._general.append(self._ticket)
-        if answer is not None:
-            self._asked[answer.key] = self._ticket
-        return Persist(self._ticket, facts, answer)
+        persist = Persist(self._next_ticket(changes), self._drafted(changes, by, ""))
+        self._waiting.append(_Waiting(persist, told, failed, None))
+        return persist
 
-    def answered(self, by: str, op_id: str, request: str, peer: Peer) -> list[Effect] | None:
+    def carry_out(self, given: Given, changes: Sequence[Change], made: list[str]) -> Persist:
+        """Hand what an order changes to the store. Its answer, with the ids of what it `made`, follows at
+        once when that is durable, and is remembered; the audit has time until it is in the ledger.
+        """
+        peer, op_id = given.peer, given.order.id
+        facts = self._drafted(changes, peer.title, op_id)
+        answer = Answered(given.key, given.request, self.draft.revision, made)
+        persist = Persist(self._next_ticket(changes), facts, answer)
+        self._given[given.key] = given
+        self._waiting.append(_Waiting(persist, [Send(peer, done_of(answer, op_id))], (), given))
+        return persist
+
+    def _drafted(self, changes: Sequence[Change], by: str, op_id: str) -> list[Fact]:
+        """Changes as facts, which are in the draft from now on."""
+        facts, at, draft = [], self.wall(), self.draft
+        for change in changes:
+            fact = Fact(revision=draft.revision + 1, change=change, by=by, op_id=op_id, at=at)
+            draft.apply(fact)
+            facts.append(fact)
+        return facts
+
+    def _next_ticket(self, changes: Sequence[Change]) -> int:
+        self._ticket += 1
+        for change in changes:
+            if not isinstance(change, ClaimChange):
+                self._general.append(self._ticket)
+                break
+        return self._ticket
+
+    def answered(self, given: Given) -> list[Effect] | None:
         """The answer of an order that was given before, None if it was not.
 
         Raises `Refusal` if the id was given to another order.
         """
-        key = answer_key(by, op_id)
-        waiting = self._waiting.get(self._asked.get(key, 0))
-        answer = waiting.answer if waiting is not None else self._answers.get(key)
-        if answer is None:
+        waiting, answer = self._given.get(given.key), self._answers.get(given.key)
+        before = waiting or answer
+        if before is None:
             return None
-        if answer.request != request:
+        if before.request != given.request:
             raise Refusal(
                 "conflict",
-                f"cannot carry out {op_id!r}: that id was given to another order",
+                f"cannot carry out {given.order.id!r}: that id was given to another order",
                 "use a new id for each order, and the same only to repeat one",
             )
         if waiting is not None:
-            waiting.also.append((peer, op_id))
+            waiting.also.append(given.peer)
             return []
-        return [Send(peer, done_of(answer, op_id))]
+        assert answer is not None, "internal error: an order that was given before without an answer"
+        return [Send(given.peer, done_of(answer, given.order.id))]
 
     def answers(self, ticket: int) -> list[Effect]:
         """What follows for the callers of everything up to `ticket`, which is durable; once."""
         effects: list[Effect] = []
-        for number, waiting in self._waiting.items():
-            if number > ticket:
+        for waiting in islice(self._waiting, self._told, None):
+            if waiting.persist.ticket > ticket:
                 break
-            effects += waiting.done
-            waiting.done = []
+            effects += waiting.told
+            self._told += 1
         return effects
 
     def about_claims(self, ticket: int) -> bool:
@@ -132,21 +163,21 @@ class Journal:
     def committed(self, ticket: int) -> tuple[list[Fact], list[Effect]]:
         """Everything up to `ticket` is durable: the facts, now in the ledger, and what follows."""
         facts: list[Fact] = []
-        effects: list[Effect] = []
-        while self._waiting and next(iter(self._waiting)) <= ticket:
-            number, waiting = self._waiting.popitem(last=False)
-            if self._general and self._general[0] == number:
-                self._general.popleft()
-            for fact in waiting.facts:
+        effects = self.answers(ticket)
+        while self._general and self._general[0] <= ticket:
+            self._general.popleft()
+        while self._waiting and self._waiting[0].persist.ticket <= ticket:
+            waiting = self._waiting.popleft()
+            self._told -= 1
+            for fact in waiting.persist.facts:
                 self.ledger.apply(fact)
-            facts += waiting.facts
-            effects += waiting.done
-            effects += waiting.after(waiting.revision)
-            if waiting.answer is not None:
-                self._remember(waiting.answer)
-                del self._asked[waiting.answer.key]
-                answer = waiting.answer
-                effects += [Send(peer, done_of(answer, op_id)) for peer, op_id in waiting.also]
+            facts += waiting.persist.facts
+            answer, given = waiting.persist.answer, waiting.given
+            if answer is not None and given is not None:
+                self._remember(answer)
+                del self._given[answer.key]
+                effects.append(audit(given.peer, given.order, "ok", answer.revision))
+                effects += [Send(peer, done_of(answer, given.order.id)) for peer in given.also]
         return facts, effects
 
     def lost(self, found: Sequence[Fact], answers: Iterable[Answered]) -> tuple[list[Fact], list[Effect]]:
@@ -154,10 +185,16 @@ class Journal:
 
         Everything that waits is refused; its callers may give the same orders again.
         """
-        effects = [effect for waiting in self._waiting.values() for effect in waiting.failed()]
+        effects: list[Effect] = []
+        for waiting in self._waiting:
+            effects += waiting.failed
+            if (given := waiting.given) is not None:
+                effects += [_not_durable(peer, given.order) for peer in (given.peer, *given.also)]
+                effects.append(audit(given.peer, given.order, "not-durable"))
         self._waiting.clear()
+        self._told = 0
         self._general.clear()
-        self._asked.clear()
+        self._given.clear()
         for fact in found:
             self.ledger.apply(fact)
         for answer in answers:
@@ -169,6 +206,11 @@ class Journal:
         self._answers[answer.key] = answer
         while len(self._answers) > ANSWERS:
             self._answers.popitem(last=False)
+
+
+def _not_durable(peer: Peer, order: Order) -> Send:
+    answer = Failed(id=order.id, code="not-durable", message=NOT_DURABLE, hint=NOT_DURABLE_HINT)
+    return Send(peer, answer)
 
 
 def done_of(answer: Answered, op_id: str) -> Done:

@@ -10,7 +10,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from xce.broker.core.ledger import KeyRecord
-from xce.broker.core.situation import Caller, Refusal, Situation, check_reason
+from xce.broker.core.peer import Peer
+from xce.broker.core.situation import Refusal, Situation, check_reason
 from xce.model import fact as facts
 from xce.model import message as m
 from xce.model.hostlist import pattern_problem
@@ -57,7 +58,7 @@ def key_speaks_for(name: str, hosts: list[str], host: str) -> bool:
     return any(fnmatchcase(host, pattern) for pattern in hosts) if hosts else name == host
 
 
-def _key_add(order: m.KeyAdd, _caller: Caller, now: Situation) -> list[facts.Change]:
+def _key_add(order: m.KeyAdd, _caller: Peer, now: Situation) -> list[facts.Change]:
     what = f"add the key of {order.name}"
     if problem := key_problem(order.name, order.role, order.public, order.hosts) or _token_problem(order):
         raise Refusal("invalid", f"cannot {what}: {problem}")
@@ -103,7 +104,7 @@ def _unused(public: str, what: str, now: Situation) -> None:
         raise Refusal("conflict", f"cannot {what}: it is the broker's own")
 
 
-def _key_revoke(order: m.KeyRevoke, _caller: Caller, now: Situation) -> list[facts.Change]:
+def _key_revoke(order: m.KeyRevoke, _caller: Peer, now: Situation) -> list[facts.Change]:
     check_reason(order.reason, f"revoke the key of {order.name}")
     matching = {
         public: record for public, record in now.ledger.keys.items() if order.name in {record.name, public}
@@ -117,7 +118,7 @@ def _key_revoke(order: m.KeyRevoke, _caller: Caller, now: Situation) -> list[fac
     ]
 
 
-def _join(order: m.Join, caller: Caller, now: Situation) -> list[facts.Change]:
+def _join(order: m.Join, caller: Peer, now: Situation) -> list[facts.Change]:
     what = f"join as {order.name}"
     token = _own(caller, now, what)
     if now.wall() > token.until:
@@ -147,7 +148,7 @@ def _join(order: m.Join, caller: Caller, now: Situation) -> list[facts.Change]:
     return [*changes, facts.KeyRevoked(public=caller.key, reason=f"used by {order.name}")]
 
 
-def _key_rotate(order: m.KeyRotate, caller: Caller, now: Situation) -> list[facts.Change]:
+def _key_rotate(order: m.KeyRotate, caller: Peer, now: Situation) -> list[facts.Change]:
     what = f"rotate the key of {caller.name}"
     mine = _own(caller, now, what)
     if problem := key_problem(mine.name, mine.role, order.public, mine.hosts):
@@ -161,12 +162,12 @@ def _key_rotate(order: m.KeyRotate, caller: Caller, now: Situation) -> list[fact
     return [facts.KeyAdded(name=mine.name, role=mine.role, public=order.public, hosts=mine.hosts)]
 
 
-def _key_retire(_order: m.KeyRetire, caller: Caller, now: Situation) -> list[facts.Change]:
+def _key_retire(_order: m.KeyRetire, caller: Peer, now: Situation) -> list[facts.Change]:
     mine = _own(caller, now, f"retire old keys of {caller.name}")
     return _retired(mine.name, mine.role, f"{mine.name} has a new one", now, keep=caller.key)
 
 
-def _own(caller: Caller, now: Situation, what: str) -> KeyRecord:
+def _own(caller: Peer, now: Situation, what: str) -> KeyRecord:
     record = now.ledger.good_key(caller.key)
     if record is None:
         raise Refusal("forbidden", f"cannot {what}: the connection has no key that is accepted")

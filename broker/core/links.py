@@ -162,8 +162,8 @@ class Links:
             self.state.journal.persist(
                 admitted,
                 by=peer.title,
-                done=lambda _: [Send(peer, done)],
-                failed=lambda: [Send(peer, failed)],
+                told=[Send(peer, done)],
+                failed=[Send(peer, failed)],
             )
         )
 

@@ -14,17 +14,17 @@ from typing import Any
 
 from xce.broker.core import access
 from xce.broker.core.claims import Claims
-from xce.broker.core.effect import Audit, Effect, Send, SendBytes
+from xce.broker.core.effect import Effect, Send, SendBytes
 from xce.broker.core.hello import Hellos
-from xce.broker.core.journal import Journal, request_digest
+from xce.broker.core.journal import NOT_DURABLE_HINT, Journal, as_given
 from xce.broker.core.ledger import Answered, Ledger
 from xce.broker.core.links import Links
 from xce.broker.core.location import Host
-from xce.broker.core.orders import about, decide, made_by
+from xce.broker.core.orders import audit, decide, made_by
 from xce.broker.core.peer import Peer
 from xce.broker.core.questions import Questions
 from xce.broker.core.sitemap import SiteMap
-from xce.broker.core.situation import Caller, Refusal, Situation
+from xce.broker.core.situation import Refusal, Situation
 from xce.broker.core.state import State
 from xce.model import fact as facts
 from xce.model import message as m
@@ -79,6 +79,18 @@ class Broker:
         self.take = self.state.reports.take
         """`handle` for nearly all messages, without a detour; what it does not take goes there."""
         self._looked = now
+        self._situation = Situation(
+            ledger=journal.draft,
+            site=site,
+            types=self.state.types.all,
+            present=self.state.supply.locations,
+            own_key=own_key,
+            wall=wall,
+            hosts=self.state.supply.hosts,
+            settled=self.claims.settled,
+            inventory=self.claims.inventory,
+            epoch=epoch,
+        )
         self._handlers: dict[type, Callable[[Peer, Any, float], None]] = {
             m.Report: self.links.report,
             m.Heartbeat: self.links.heartbeat,
@@ -270,81 +282,33 @@ class Broker:
 
     def _order(self, peer: Peer, order: m.Order, _now: float) -> None:
         """Judge an order; what it changes is shown, and its caller answered, once it is durable."""
-        assert peer.role is not None, "internal error: an order of a peer without a role"
-        journal, request, by = self.state.journal, request_digest(order), peer.title
         try:
-            if not order.id or len(order.id) > 128:
-                raise Refusal("invalid", "cannot carry out an order without an id of at most 128 characters")
-            before = journal.answered(by, order.id, request, peer)
-            if before is not None:
-                self.state.out += before
-                return
-            if journal.fault:
-                raise Refusal("not-durable", journal.fault, NOT_DURABLE_HINT)
-            if len(journal) >= WAITING:
-                raise Refusal(
-                    "busy", f"{WAITING} orders wait for the broker's disk already", "ask again later"
-                )
-            changes = decide(order, Caller(peer.role, peer.name, by, peer.key), self._situation())
-            made = made_by(changes)
+            self.state.out += self._carry_out(peer, order)
         except Refusal as refusal:
-            self._refused(peer, order, refusal)
-            return
+            self.state.counts[f"refused.{refusal.code}"] += 1
+            answer = m.Failed(id=order.id, code=refusal.code, message=refusal.message, hint=refusal.hint)
+            self.state.out += [Send(peer, answer), audit(peer, order, refusal.code)]
 
-        def done(revision: int) -> list[Effect]:
-            return [Send(peer, m.Done(id=order.id, revision=revision, made=made))]
+    def _carry_out(self, peer: Peer, order: m.Order) -> list[Effect]:
+        """Hand what an order changes to the store, unless it was given before; raises `Refusal`."""
+        if not order.id or len(order.id) > 128:
+            raise Refusal("invalid", "cannot carry out an order without an id of at most 128 characters")
+        journal, asked = self.state.journal, as_given(peer, order)
+        before = journal.answered(asked)
+        if before is not None:
+            return before
+        if journal.fault:
+            raise Refusal("not-durable", journal.fault, NOT_DURABLE_HINT)
+        if len(journal) >= WAITING:
+            raise Refusal("busy", f"{WAITING} orders wait for the broker's disk already", "ask again later")
+        changes = decide(order, peer, self._now())
+        return [journal.carry_out(asked, changes, made_by(changes))]
 
-        def after(revision: int) -> list[Effect]:
-            return [self._audit(peer, order, "ok", revision)]
-
-        def failed() -> list[Effect]:
-            answer = m.Failed(id=order.id, code="not-durable", message=NOT_DURABLE, hint=NOT_DURABLE_HINT)
-            return [Send(peer, answer), self._audit(peer, order, "not-durable")]
-
-        self.state.out.append(
-            journal.persist(
-                changes,
-                by=by,
-                op_id=order.id,
-                request=request,
-                made=made,
-                done=done,
-                after=after,
-                failed=failed,
-            )
-        )
-
-    def _refused(self, peer: Peer, order: m.Order, refusal: Refusal) -> None:
-        self.state.counts[f"refused.{refusal.code}"] += 1
-        answer = m.Failed(id=order.id, code=refusal.code, message=refusal.message, hint=refusal.hint)
-        self.state.out += [Send(peer, answer), self._audit(peer, order, refusal.code)]
-
-    def _audit(self, peer: Peer, order: m.Order, result: str, revision: int = 0) -> Audit:
-        return Audit(
-            who=peer.name,
-            role=peer.role.value if peer.role else "",
-            operation=str(order.__struct_config__.tag),
-            target=about(order),
-            op_id=order.id,
-            result=result,
-            revision=revision,
-            address=peer.address,
-        )
-
-    def _situation(self) -> Situation:
-        state = self.state
-        return Situation(
-            ledger=state.journal.draft,
-            site=state.site,
-            types=state.types.all,
-            present=state.supply.locations,
-            own_key=self.own_key,
-            wall=state.wall,
-            hosts=state.supply.hosts,
-            settled=self.claims.settled,
-            inventory=self.claims.inventory,
-            epoch=state.changes.epoch,
-        )
+    def _now(self) -> Situation:
+        """What the next order is judged against."""
+        now, state = self._situation, self.state
+        now.ledger, now.site, now.types = state.journal.draft, state.site, state.types.all
+        return now
 
     def _forbidden(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> None:
         """A message that the peer's role does not have."""
@@ -360,7 +324,7 @@ class Broker:
         if request_id or self.state.scold(peer, now):
             self.state.send(peer, m.Failed(id=request_id, code="forbidden", message=words))
         if isinstance(message, m.Order):
-            self.state.out.append(self._audit(peer, message, "forbidden"))
+            self.state.out.append(audit(peer, message, "forbidden"))
 
     # ------------------------------------------------------------------------------------------- store
 
@@ -448,7 +412,3 @@ class Broker:
     def _effects(self) -> list[Effect]:
         effects, self.state.out = self.state.out, []
         return effects
-
-
-NOT_DURABLE = "cannot make it durable: the broker's disk refuses; nothing was changed"
-NOT_DURABLE_HINT = "make room in the broker's state directory, then give the same order again"

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from xce.broker.core import claim_orders, key_orders
+from xce.broker.core.effect import Audit
 from xce.broker.core.ledger import HostRecord, Ledger
-from xce.broker.core.situation import Caller, Refusal, Situation, check_reason
+from xce.broker.core.peer import Peer
+from xce.broker.core.situation import Refusal, Situation, check_reason
 from xce.model import fact as facts
 from xce.model import message as m
 from xce.model.resource import Scope, value_problem
@@ -22,7 +24,7 @@ from xce.model.supply import Hold, HoldEnds, LocationKind, PoolAmount, Source, n
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-def decide(order: m.Order, caller: Caller, now: Situation) -> list[facts.Change]:
+def decide(order: m.Order, caller: Peer, now: Situation) -> list[facts.Change]:
     """The facts that carry an order out; raises `Refusal`."""
     judge: Any = _JUDGES[type(order)]
     changes: list[facts.Change] = judge(order, caller, now)
@@ -59,10 +61,24 @@ def about(order: m.Order) -> str:
             return key_orders.about(order)
 
 
+def audit(peer: Peer, order: m.Order, result: str, revision: int = 0) -> Audit:
+    """The line of the audit for an order of a peer."""
+    return Audit(
+        who=peer.name,
+        role=peer.role or "",
+        operation=str(order.__struct_config__.tag),
+        target=about(order),
+        op_id=order.id,
+        result=result,
+        revision=revision,
+        address=peer.address,
+    )
+
+
 # ------------------------------------------------------------------------------------------------- hosts
 
 
-def _host_add(order: m.HostAdd, caller: Caller, now: Situation) -> list[facts.Change]:
+def _host_add(order: m.HostAdd, caller: Peer, now: Situation) -> list[facts.Change]:
     if problem := name_problem(order.host):
         raise Refusal("invalid", f"cannot add host {order.host!r}: {problem}")
     for group in order.groups:
@@ -92,7 +108,7 @@ def _host_add(order: m.HostAdd, caller: Caller, now: Situation) -> list[facts.Ch
     ]
 
 
-def _host_admit(order: m.HostAdmit, _caller: Caller, now: Situation) -> list[facts.Change]:
+def _host_admit(order: m.HostAdmit, _caller: Peer, now: Situation) -> list[facts.Change]:
     record = _record(now, order.host, "admit")
     if record.released is not None:
         raise Refusal("conflict", f"cannot admit host {order.host}: it was released", "add it again")
@@ -101,7 +117,7 @@ def _host_admit(order: m.HostAdmit, _caller: Caller, now: Situation) -> list[fac
     return [facts.HostAdmitted(host=order.host)]
 
 
-def _host_drain(order: m.HostDrain, caller: Caller, now: Situation) -> list[facts.Change]:
+def _host_drain(order: m.HostDrain, caller: Peer, now: Situation) -> list[facts.Change]:
     check_reason(order.reason, f"drain host {order.host}")
     record = _record(now, order.host, "drain")
     if record.released is not None:
@@ -116,7 +132,7 @@ def _host_drain(order: m.HostDrain, caller: Caller, now: Situation) -> list[fact
     return [facts.HostDrained(host=order.host, owner=caller.title, reason=order.reason)]
 
 
-def _host_undrain(order: m.HostUndrain, caller: Caller, now: Situation) -> list[facts.Change]:
+def _host_undrain(order: m.HostUndrain, caller: Peer, now: Situation) -> list[facts.Change]:
     record = _record(now, order.host, "undrain")
     if record.drain is None:
         return []
@@ -129,7 +145,7 @@ def _host_undrain(order: m.HostUndrain, caller: Caller, now: Situation) -> list[
     return [facts.HostUndrained(host=order.host)]
 
 
-def _host_release(order: m.HostRelease, caller: Caller, now: Situation) -> list[facts.Change]:
+def _host_release(order: m.HostRelease, caller: Peer, now: Situation) -> list[facts.Change]:
     check_reason(order.reason, f"release host {order.host}")
     record = _record(now, order.host, "release")
     if record.released is not None:
@@ -165,7 +181,7 @@ def _record(now: Situation, host: str, verb: str) -> HostRecord:
 # ------------------------------------------------------------------------------------------------- holds
 
 
-def _hold_add(order: m.HoldAdd, caller: Caller, now: Situation) -> list[facts.Change]:
+def _hold_add(order: m.HoldAdd, caller: Peer, now: Situation) -> list[facts.Change]:
     key = _location(order.location, now, "hold")
     check_reason(order.reason, f"hold {key}")
     if order.label and not _LABEL.fullmatch(order.label):
@@ -179,7 +195,7 @@ def _hold_add(order: m.HoldAdd, caller: Caller, now: Situation) -> list[facts.Ch
     return [facts.HoldAdded(location=key, hold=hold)]
 
 
-def _hold_release(order: m.HoldRelease, caller: Caller, now: Situation) -> list[facts.Change]:
+def _hold_release(order: m.HoldRelease, caller: Peer, now: Situation) -> list[facts.Change]:
     key = _location(order.location, now, "release a hold of")
     own = order.owner == caller.title or order.owner.startswith(f"{caller.title}/")
     if not own and caller.role is not Role.ADMIN:
@@ -219,7 +235,7 @@ def pool_amounts(ledger: Ledger, site: Site, pool: str) -> dict[str, PoolAmount]
     return {**site.pools.get(pool, {}), **ledger.pools.get(pool, {})}
 
 
-def _pool_set(order: m.PoolSet, _caller: Caller, now: Situation) -> list[facts.Change]:
+def _pool_set(order: m.PoolSet, _caller: Peer, now: Situation) -> list[facts.Change]:
     what = f"set {order.resource} of pool {order.pool}"
     if order.pool not in now.site.pools and order.pool not in now.ledger.pools:
         raise Refusal(

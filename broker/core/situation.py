@@ -8,7 +8,6 @@ from xce.broker.core.ledger import Ledger
 from xce.broker.core.location import Host
 from xce.model.instance import Instance
 from xce.model.resource import ResourceType
-from xce.model.role import Role
 from xce.model.site import Site
 
 REASON = 1024
@@ -23,19 +22,8 @@ class Refusal(Exception):
         self.code, self.message, self.hint = code, message, hint
 
 
-class Caller(msgspec.Struct, frozen=True):
-    """Who gives an order."""
-
-    role: Role
-    name: str
-    title: str
-    """`ROLE:NAME`."""
-    key: str = ""
-    """Public key of its connection; '' on the local socket."""
-
-
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What an order is judged against."""
+class Situation(msgspec.Struct, kw_only=True):
+    """What an order is judged against. What may be another one for the next order is replaced in it."""
 
     ledger: Ledger
     site: Site

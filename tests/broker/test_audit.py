@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xce.broker.audit import Audit
+from xce.broker.audit import AuditLog
 from xce.broker.background import Background
+from xce.broker.core.effect import Audit
 from xce.model.fact import Fact, HostAdmitted
 
 WALL = 1_714_564_800.25
@@ -39,12 +40,14 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [msgspec.json.decode(line) for line in text.splitlines()]
 
 
-def log(path: Path, background: Background, **more: Any) -> Audit:
-    return Audit(str(path), background, wall=lambda: WALL, **more)
+def log(path: Path, background: Background, **more: Any) -> AuditLog:
+    return AuditLog(str(path), background, wall=lambda: WALL, **more)
 
 
-def drain(audit: Audit, number: int) -> None:
-    audit.record(who="alice", role="admin", operation="drain", target=f"host:n{number}", revision=number)
+def drain(audit: AuditLog, number: int) -> None:
+    audit.record(
+        Audit(who="alice", role="admin", operation="drain", target=f"host:n{number}", revision=number)
+    )
 
 
 def test_a_line_says_who_did_what_to_what_from_where_and_with_which_result(
@@ -52,14 +55,16 @@ def test_a_line_says_who_did_what_to_what_from_where_and_with_which_result(
 ) -> None:
     audit = log(tmp_path / "audit", background)
     audit.record(
-        who="alice",
-        role="admin",
-        operation="drain",
-        target="host:node17",
-        op_id="op-9",
-        result="not-durable",
-        revision=41,
-        address="tcp://192.0.2.7",
+        Audit(
+            who="alice",
+            role="admin",
+            operation="drain",
+            target="host:node17",
+            op_id="op-9",
+            result="not-durable",
+            revision=41,
+            address="tcp://192.0.2.7",
+        )
     )
     settle(background)
     assert lines(tmp_path / "audit") == [
@@ -84,7 +89,7 @@ def test_no_text_can_forge_a_line(tmp_path_factory: pytest.TempPathFactory, text
     background = Background(say=lambda _: None)
     audit = log(path, background)
     for text in ["first", *texts]:
-        audit.record(who=text, role="admin", operation=text, target=text)
+        audit.record(Audit(who=text, role="admin", operation=text, target=text))
     assert background.close(10)
     assert path.read_bytes().count(b"\n") == len(texts) + 1
     assert [line["who"] for line in map(msgspec.json.decode, path.read_bytes().split(b"\n")[:-1])] == [
@@ -175,9 +180,10 @@ def test_a_line_that_was_cut_short_is_finished_not_repeated(tmp_path: Path, back
 
 def test_without_a_file_lines_go_to_standard_error() -> None:
     code = (
-        "from xce.broker.audit import Audit; from xce.broker.background import Background\n"
-        "background = Background(say=print); audit = Audit('', background)\n"
-        "audit.record(who='alice', role='admin', operation='undrain'); background.close(10)"
+        "from xce.broker.audit import AuditLog; from xce.broker.background import Background\n"
+        "from xce.broker.core.effect import Audit\n"
+        "background = Background(say=print); audit = AuditLog('', background)\n"
+        "audit.record(Audit(who='alice', role='admin', operation='undrain')); background.close(10)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=30)
     assert msgspec.json.decode(done.stderr)["operation"] == "undrain"
@@ -187,9 +193,11 @@ def test_what_a_refused_call_was_about_does_not_fill_the_disk(tmp_path: Path, ba
     """Whoever has any key can send a megabyte and be refused, as often as he likes."""
     audit = log(tmp_path / "audit", background)
     audit.record(
-        who="x", role="agent", operation="hold.add", target="host:n1: " + "x" * 1_000_000, result="role"
+        Audit(
+            who="x", role="agent", operation="hold.add", target="host:n1: " + "x" * 1_000_000, result="role"
+        )
     )
-    audit.record(who="x", role="admin", operation="pool.set", op_id="y" * 1_000_000, result="invalid")
+    audit.record(Audit(who="x", role="admin", operation="pool.set", op_id="y" * 1_000_000, result="invalid"))
     settle(background)
     first, second = lines(tmp_path / "audit")
     assert first["target"].startswith("host:n1: xxx")

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.wire.test_codec import anything
 from xce.broker.core.effect import Persist, Send
-from xce.broker.core.journal import Journal
+from xce.broker.core.journal import Journal, as_given
 from xce.broker.core.ledger import Answered, KeyRecord, Ledger, OutOfOrder
 from xce.broker.core.peer import Peer
 from xce.broker.core.situation import Refusal
@@ -23,7 +23,8 @@ from xce.broker.store.sqlite import SqliteStore
 from xce.model import fact as facts
 from xce.model.claim import Binding, BindingState, Chosen, Claim, Consumer, Quarantine
 from xce.model.fact import Change, Fact
-from xce.model.message import Done, Failed
+from xce.model.message import Done, HostAdmit
+from xce.model.role import Role
 
 _KINDS = [kind for kind in typing.get_args(Change) if kind is not facts.Checkpoint]
 _few = st.sampled_from(["a", "b", "host:a", "pool:b"])
@@ -209,6 +210,7 @@ class JournalMachine(RuleBasedStateMachine):
         super().__init__()
         self.journal = Journal(Ledger(), [], lambda: "")
         self.peer = Peer(b"p", key="", address="x")
+        self.peer.be(Role.ADMIN, "a")
         self.disk: list[Fact] = []
         self.waiting: list[Persist] = []
         self.answers: dict[str, list[Any]] = {}
@@ -217,25 +219,19 @@ class JournalMachine(RuleBasedStateMachine):
 
     def order(self, op_id: str, request: str) -> None:
         answers = self.answers.setdefault(op_id, [])
+        asked = as_given(self.peer, HostAdmit(id=op_id, host=request))
         if self.given.get(op_id, request) != request:
             with pytest.raises(Refusal, match="given to another order"):
-                self.journal.answered("admin:a", op_id, request, self.peer)
+                self.journal.answered(asked)
             return
-        before = self.journal.answered("admin:a", op_id, request, self.peer)
+        before = self.journal.answered(asked)
         if before is not None:
             answers += [effect.document for effect in before if isinstance(effect, Send)]
             return
         self.given[op_id] = request
         self.count += 1
-        persist = self.journal.persist(
-            [facts.HostAdmitted(host=f"h{self.count}")],
-            by="admin:a",
-            op_id=op_id,
-            request=request,
-            done=lambda revision: [Send(self.peer, Done(id=op_id, revision=revision))],
-            failed=lambda: [Send(self.peer, Failed(id=op_id, code="not-durable", message=""))],
-        )
-        self.waiting.append(persist)
+        changes = [facts.HostAdmitted(host=f"h{self.count}")]
+        self.waiting.append(self.journal.carry_out(asked, changes, []))
 
     @rule(op=st.integers(0, 5), request=st.integers(0, 1))
     def an_order_is_given(self, op: int, request: int) -> None:
@@ -272,7 +268,9 @@ class JournalMachine(RuleBasedStateMachine):
 
     def take(self, effects: list[Any]) -> None:
         for effect in effects:
-            self.answers.setdefault(effect.document.id, []).append(effect.document)
+            if isinstance(effect, Send):
+                answer: Any = effect.document
+                self.answers.setdefault(answer.id, []).append(answer)
 
     @invariant()
     def the_ledger_is_what_is_on_the_disk(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from tests.broker.world import site
-from xce.broker.audit import Audit
+from xce.broker.audit import AuditLog
 from xce.broker.background import Background
 from xce.broker.core.effect import Effect
 from xce.broker.core.ledger import Ledger
@@ -60,7 +60,7 @@ class Running:
         self.broker = Broker(
             BrokerFile(heartbeat=1), Ledger(), site(), incarnation="i", wall=lambda: "", now=time.monotonic()
         )
-        self.server = Server(self.broker, store, Audit(str(tmp_path / "audit"), background))
+        self.server = Server(self.broker, store, AuditLog(str(tmp_path / "audit"), background))
         self.server.begin(self.broker.start(time.monotonic()))
         self.router: Router[Peer] = Router(
             listen=[],
