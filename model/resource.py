@@ -118,7 +118,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     interval: Seconds | None = None
     """Seconds between two readings; wins over the reporter's own setting."""
     ttl: Seconds | None = None
-    """Seconds after which a reading is stale; default: the reporter's interval + timeout."""
+    """Seconds after which a reading is stale, no fewer than `interval`; default: the reporter's interval +
+    timeout."""
     layer: Layer = Layer.ATTRIBUTE
     """How it behaves."""
     instances: Instances = Instances.COUNTED
@@ -158,6 +159,18 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             text: str = getattr(self, key)
             if len(text) > limit:
                 raise ValueError(f"{self.name}: {key} has {len(text)} characters, more than {limit}")
+
+
+def ttl_problem(kind: ResourceType, otherwise: float | None) -> str:
+    """'' if readings live until the next one comes, else what is wrong with `ttl`.
+
+    `otherwise`: the interval of a type that has none. A file is refused for it, and no message or fact: other
+    versions have let it pass.
+    """
+    interval = kind.interval if kind.interval is not None else otherwise
+    if kind.ttl is None or interval is None or kind.ttl >= interval:
+        return ""
+    return f"is less than the interval: a value would be stale before the next one; give {interval:g} or more"
 
 
 def types_digest(types: Iterable[ResourceType]) -> str:

@@ -13,7 +13,7 @@ from xce.model.builtin_types import BUILTIN_TYPES
 from xce.model.configuration import GroupEntry, HostsFile, ResourcesFile
 from xce.model.hostlist import expand
 from xce.model.refusal import ConfigError
-from xce.model.resource import ResourceType, Scope, normalise, value_problem
+from xce.model.resource import ResourceType, Scope, normalise, ttl_problem, value_problem
 from xce.model.schema import Document, nearest
 from xce.model.supply import LocationKind, PoolAmount, location, name_problem
 from xce.model.value import Value
@@ -103,6 +103,8 @@ def _check_types(resources: Document[ResourcesFile]) -> list[ConfigError]:
             unit = f" in {known.unit}" if known.unit else ""
             problem = f"is built in as {known.kind.value}{unit} of a host"
             errors.append(resources.error(where, problem, "keep kind, unit and scope, or take another name"))
+        if problem := ttl_problem(kind, known.interval if known else None):
+            errors.append(resources.error(("types", place, "ttl"), problem))
     return errors
 
 

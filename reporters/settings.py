@@ -3,7 +3,8 @@
 import os
 import re
 
-from xce.model.configuration import ReporterSettings
+from xce.model.configuration import Mode, ReporterSettings
+from xce.model.resource import ttl_problem
 
 ENTRY_BYTES = (128 << 10) - 1
 """Of one argument or NAME=VALUE: the kernel's MAX_ARG_STRLEN, without the final NUL."""
@@ -25,7 +26,15 @@ def problems(settings: ReporterSettings) -> dict[str, str]:
     for place, name in enumerate(names):
         if name in names[:place]:
             found[f"types[{place}].name"] = "is declared twice in this file; remove one"
-    return found
+    return found | _short_lived(settings)
+
+
+def _short_lived(settings: ReporterSettings) -> dict[str, str]:
+    """Types whose values would be stale before its next run."""
+    asked = [kind.interval for kind in settings.types if kind.interval is not None]
+    own = settings.interval if settings.mode is Mode.ONE_SHOT else None
+    problems = (ttl_problem(kind, min(asked, default=own)) for kind in settings.types)
+    return {f"types[{place}].ttl": problem for place, problem in enumerate(problems) if problem}
 
 
 def _environment_problem(name: str, value: str) -> str:

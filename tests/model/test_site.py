@@ -98,6 +98,24 @@ def test_a_site_may_change_the_time_to_live_of_a_built_in_type() -> None:
     assert types_of(load_placed(text, "r", ResourcesFile).value)["tmp"].ttl == 900
 
 
+def test_values_that_would_be_stale_before_the_next_ones_are_refused_with_line_and_key() -> None:
+    text = """types:
+- {name: a, kind: numeric, interval: 60, ttl: 60}
+- {name: b, kind: numeric, ttl: 1}
+- {name: c, kind: numeric, interval: 60}
+- name: d
+  kind: numeric
+  ttl: 59
+  interval: 60
+- {name: tmp, kind: numeric, unit: MB, ttl: 119}
+"""
+    words = "is less than the interval: a value would be stale before the next one; give"
+    assert problems(text, "") == [
+        f"resources.yaml:7: types[d].ttl: {words} 60 or more",
+        f"resources.yaml:9: types[tmp].ttl: {words} 120 or more",
+    ]
+
+
 def test_the_load_indices_are_lsfs_eleven_in_its_order() -> None:
     assert [kind.name for kind in LOAD_INDICES] == [
         *("r15s", "r1m", "r15m", "ut", "pg", "io"),

@@ -46,3 +46,20 @@ def test_what_just_fits_is_taken() -> None:
     text = f"environment: {{LONG: {'x' * 131_066}}}\narguments: [{'x' * 131_071}]\n"
     settings = parse_settings(text, "/r/free.yaml")
     assert len(settings.environment["LONG"]) == 131_066
+
+
+def test_types_whose_values_would_be_stale_before_the_next_run_are_refused() -> None:
+    text = """interval: 60
+types:
+  - {name: a, kind: numeric, ttl: 60}
+  - {name: b, kind: numeric, ttl: 59}
+"""
+    words = "is less than the interval: a value would be stale before the next one; give"
+    assert refused(text) == [f"/r/free.yaml:4: types[b].ttl: {words} 60 or more"]
+    quicker = text + "  - {name: c, kind: numeric, interval: 59, ttl: 20}\n"
+    assert refused(quicker) == [f"/r/free.yaml:5: types[c].ttl: {words} 59 or more"]
+
+
+def test_a_reporter_that_runs_on_may_speak_more_often_than_it_must() -> None:
+    text = "mode: persistent\ninterval: 60\ntypes: [{name: a, kind: numeric, ttl: 5}]\n"
+    assert parse_settings(text, "/r/free.yaml").types[0].ttl == 5
