@@ -229,7 +229,8 @@ def _held(answer: Mine | Failed | str, name: str, document: Mapping[str, Any]) -
         differs = "the node does not give it: it stands in hosts.yaml, or comes from elsewhere"
     elif ours is not None and theirs is None:
         state = place.reporters.get(ours["reporter"])
-        differs = (state.cause if state else "") or "the broker does not hold it"
+        refused = place.about.get(f"refused {name}", "")  # of an external reporter
+        differs = refused or (state.cause if state else "") or "the broker does not hold it"
     elif ours is not None and theirs is not None and ours["value"] != theirs["value"]:
         state = place.reporters.get(ours["reporter"])
         refused = state.cause if state and name in state.cause else ""

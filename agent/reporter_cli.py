@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from xce.agent.cli import dispatch
 
-COMMANDS = ("run", "join", "status", "replay", "simulate", "fleet")
+COMMANDS = ("run", "join", "status", "explain", "replay", "simulate", "fleet")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

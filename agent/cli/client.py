@@ -101,6 +101,12 @@ def _connect(path: str) -> socket.socket:
     return connection
 
 
+def of_reporter(text: str) -> str:
+    """What is said of an agent that does not answer, for an external reporter: it has no unit of ours."""
+    first = text.splitlines()[0].replace("the agent", "the external reporter")
+    return f"{first}\nstart it:        xce-reporter run"
+
+
 def _advice(path: str, error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"cannot reach the agent: no permission for {path}"

@@ -18,33 +18,33 @@ exit status: 0 there is a value and the broker holds it, 1 not so, 3 the agent i
 Document = dict[str, Any]
 
 
-def run(argv: Sequence[str]) -> int:
-    """Ask the agent, which asks the broker; 0 if both have the value."""
+def run(argv: Sequence[str], *, external: bool = False) -> int:
+    """Ask the agent, or an external reporter, which asks the broker; 0 if both have the value."""
     if "--help" in argv:
         print(USAGE_TEXT)
         return GOOD
     options = Options(argv, flags=["--json"], values=["--socket", "--config"])
     if len(options.arguments) != 1:
         raise UsageError(f"expected one RESOURCE\n{USAGE_TEXT}")
-    path = client.socket_path(options.get("--socket"), options.get("--config"))
+    path = client.socket_path(options.get("--socket"), options.get("--config"), external=external)
     document = client.ask(path, op="explain", resource=options.arguments[0])
     if options.has("--json"):
         output.print_json(document)
     else:
-        for label, text in lines(document):
+        for label, text in lines(document, external=external):
             print(human.printable(f"{label:<10} {text}".rstrip()))
     held, broker = document["held"], document["broker"]
     good = held and held["presence"] == "value" and broker["known"] and not broker["differs"]
     return GOOD if good else TROUBLE
 
 
-def lines(document: Document) -> list[tuple[str, str]]:
+def lines(document: Document, *, external: bool = False) -> list[tuple[str, str]]:
     """What is printed, with a label each."""
     return [
         *_value(document),
         *_source(document["reporter"]),
         *_others(document),
-        *_host(document["host"]),
+        *([] if external else _host(document["host"])),
         _broker(document["broker"]),
     ]
 

@@ -42,18 +42,12 @@ def run(argv: Sequence[str], *, external: bool = False) -> int:
     except (client.NotRunning, client.AgentError) as error:
         text, program = str(error), PROGRAM
         if external:
-            text, program = _of_reporter(text), PROGRAM.replace("agent", "reporter")
+            text, program = client.of_reporter(text), PROGRAM.replace("agent", "reporter")
         if options.has("--json"):
             output.print_json({"running": False, "error": text})
         else:
             output.fail(program, text)
         return NOT_RUNNING
-
-
-def _of_reporter(text: str) -> str:
-    """What is said of an agent that does not answer, for an external reporter: it has no unit of ours."""
-    first = text.splitlines()[0].replace("the agent", "the external reporter")
-    return f"{first}\nstart it:        xce-reporter run"
 
 
 def _print(path: str, *, as_json: bool, watch: bool) -> int:

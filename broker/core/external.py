@@ -35,7 +35,7 @@ class External:
         """All that it reported, by reporter, as it was said: what its digest covers."""
         self.states: dict[str, ReporterState] = {}
         self.refused: dict[str, str] = {}
-        """Names that are not taken, as they were said, and why."""
+        """Names that lead to no location, as they were said, and why."""
 
     def digest(self) -> str:
         """Digest of the whole table."""
@@ -103,6 +103,16 @@ class Externals:
                 tick = FeedTick(reporter, 0, 0)
                 for name, value in list(table.items()):
                     self._take(external, tick, name, value, now, aged=False)
+
+    def refusals(self, external: External) -> dict[str, str]:
+        """All names of it that are not taken, as they were said, and why: no way leads there, or no value."""
+        found = dict(external.refused)
+        for place in self.supply.places.values():
+            for reporter, table in external.tables.items():
+                feed = place.feeds.get(f"{external.name}/{reporter}")
+                for name, (_, words) in feed.refused.items() if feed else ():
+                    found |= {said: words for said in (name, f"{name}@{place.key}") if said in table}
+        return found
 
     # ------------------------------------------------------------------------------------------- ways
 

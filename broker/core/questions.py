@@ -229,14 +229,22 @@ class Questions:
             view = msgspec.convert(msgspec.to_builtins(self._view(peer.host, now)), m.LocationView)
         elif peer.identity is not None:
             external = peer.identity
-            values = {name: value for table in external.tables.values() for name, value in table.items()}
-            refused = {f"refused {name}": why for name, why in external.refused.items()}
+            refused = self.state.externals.refusals(external)
+            values = {
+                name: value
+                for table in external.tables.values()
+                for name, value in table.items()
+                if name not in refused
+            }
             view = m.LocationView(
                 source=Source.REPORTER,
                 state="connected",
                 values=values,
                 reporters=dict(external.states),
-                about={"address": external.where, **refused},
+                about={
+                    "address": external.where,
+                    **{f"refused {name}": why for name, why in refused.items()},
+                },
             )
         else:
             message = "only agents and reporters have something of their own here"

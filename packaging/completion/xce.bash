@@ -18,6 +18,7 @@ _xce() {
         xce-reporter/run) words='--config' ;;
         xce-reporter/join) words='--token --name --config --timeout' ;;
         xce-reporter/status) words='--json --watch --socket --config' ;;
+        xce-reporter/explain) words='--json --socket --config' ;;
         xce-reporter/replay) words='--speed --loop --help' ;;
         xce-reporter/simulate) words='--once --help' ;;
         xce-reporter/fleet) words='--broker --key --broker-key --prefix --first --interval --seed --machine --claims' ;;
@@ -49,7 +50,7 @@ _xce() {
     if ((COMP_CWORD == 1)); then
         case $program in
             xce-agent) words='run status inventory topology discovery reporter explain claim csi doctor join key removal --help --version' ;;
-            xce-reporter) words='run join status replay simulate fleet --help --version' ;;
+            xce-reporter) words='run join status explain replay simulate fleet --help --version' ;;
             xce-broker) words='run status hosts host drain hold supply instances types pools pool claim provide quarantine doctor watch snapshot key backup restore export token join --help --version' ;;
         esac
     fi

@@ -86,6 +86,15 @@ def test_a_name_with_a_location_goes_there_and_may_bring_it() -> None:
     assert "pool:ansys" not in world.snapshot().locations, "it goes with its last value"
 
 
+def test_a_reporter_is_told_what_is_held_of_it_and_why_the_rest_is_not() -> None:
+    world = World(files=pools_site())
+    Reporter(world, "lic1").join(**{"lic@pool:matlab": -1, "lic@host:node1": 5})
+    mine = world.ask("lic1", m.MineRequest(id="1")).location
+    assert mine.values == {}
+    assert mine.about["refused lic@pool:matlab"] == "below the minimum 0"
+    assert "does not belong at host:node1" in mine.about["refused lic@host:node1"]
+
+
 def test_an_external_reporters_digest_covers_what_it_said() -> None:
     world = World(files=pools_site())
     reporter = Reporter(world, "lic1")

@@ -68,6 +68,36 @@ def test_an_identity_that_no_type_names_gives_nothing_and_says_so(site: Site) ->
     assert not isinstance(reading, int)
 
 
+def test_why_the_broker_takes_a_value_of_it_or_does_not_is_told_where_the_reporter_runs(site: Site) -> None:
+    site.broker.resources = {
+        "types": [LIC],
+        "pools": [{"name": name, "resources": {"lic_free": {"base": 20}}} for name in ("matlab", "ansys")],
+    }
+    reporter = site.external("lic1")
+    reporter.script("lmstat", '#!/bin/sh\necho \'{"lic_free": 3, "lic_free@pool:ansys": 4}\'\n', interval=0.5)
+    site.broker.start()
+    reporter.start()
+    site.until(lambda: site.snapshot().locations["pool:ansys"].values.get("lic_free") == 4)
+
+    def explained(name: str) -> subprocess.CompletedProcess[str]:
+        command = [*python("xce.agent.reporter_cli"), "explain", "--config"]
+        command += [str(reporter.folder / "agent.yaml"), name]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+    good, bad = explained("lic_free@pool:ansys"), explained("lic_free")
+    assert (good.returncode, bad.returncode) == (0, 1), (good, bad)
+    assert "lic_free@pool:ansys = 4" in good.stdout
+    assert "lic_free   = 3" in bad.stdout
+    words = "say lic_free@LOCATION: pool:ansys, pool:matlab"
+    assert "broker     holds nothing" in bad.stdout
+    assert "host " not in bad.stdout
+    assert f"differs: {words}" in bad.stdout
+    reporter.stop()
+    gone = explained("lic_free")
+    assert gone.returncode == 3
+    assert gone.stderr.startswith("xce-reporter explain: the external reporter is not running")
+
+
 def test_status_asks_the_reporter_whose_configuration_is_given(site: Site) -> None:
     external = site.external("licences")
     site.broker.start()
