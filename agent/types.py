@@ -18,6 +18,8 @@ class Types:
 
     def __init__(self, cluster: Iterable[ResourceType] | None = None, *, alone: bool = False) -> None:
         self.alone = alone
+        self.learned = cluster is not None
+        """Whether the cluster has ever said what its types are."""
         known = BUILTIN_TYPES.values() if cluster is None else cluster
         self.cluster: dict[str, ResourceType] = {kind.name: kind for kind in known}
         self.digest = types_digest(self.cluster.values())
@@ -37,6 +39,7 @@ class Types:
 
     def learn(self, types: Iterable[ResourceType]) -> None:
         """The cluster's types are these now."""
+        self.learned = True
         self.cluster = {kind.name: kind for kind in types}
         self.digest = types_digest(self.cluster.values())
         self._settle()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`./dev demo`: the product on this host, for half a minute, by its own commands.
+"""`./dev demo`: the product on this host, for ten seconds, by its own commands.
 
 Makes keys, writes a configuration, starts a broker and an agent with example reporters, looks at
 them with the commands that an admin has, follows the changes as a scheduler would, runs a command in a claim
@@ -236,6 +236,7 @@ def add_dataset(demo: Demo, name: str) -> None:
 
 def configure(demo: Demo) -> None:
     """Keys by the product's command, then four small files."""
+    told("All that is made now lies in a folder in /tmp, called DEMO here, and goes with it at the end.")
     told("Every program gets a key pair, made by a command; the broker is told which public keys to accept.")
     new = ("xce-broker", "key", "new")
     demo.run(*new, "broker", "--directory", "keys")

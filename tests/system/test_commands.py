@@ -75,6 +75,21 @@ def test_test_of_a_good_reporter_ends_with_0_and_of_a_failing_one_with_its_statu
     assert "nothing of this run is taken: exit status 3: no server" in shown.stdout
 
 
+def test_test_counts_instances_by_kind_and_says_when_the_clusters_types_are_not_known_here(
+    site: Site,
+) -> None:
+    agent = alone(site)
+    units = '[{"id": "a", "kind": "seat"}, {"id": "b", "kind": "seat"}, {"id": "c", "kind": "card"}]'
+    agent.script("units", f'#!/bin/sh\necho \'{{"xce": 1, "instances": {units}}}\'\n')
+    shown = command(agent, "reporter", "test", "units").stdout
+    assert "line 1: taken    3 instances (1 card, 2 seat), complete" in shown
+    assert "is not known here" not in shown
+    agent.script("new", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\n")
+    shown = command(agent, "reporter", "test", "new").stdout
+    assert "line 1: refused  scratch_gb: no such resource type" in shown
+    assert "note: the cluster's resources.yaml is not known here (" in shown
+
+
 def test_test_ends_a_reporter_that_hangs_at_its_deadline(site: Site) -> None:
     agent = alone(site)
     agent.script("hangs", "#!/bin/sh\nsleep 1000\n", timeout=0.3, grace=0.1)

@@ -1,5 +1,6 @@
 """`xce-agent reporter test FILE|NAME`: run it as the agent would, and say line by line what is taken."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from xce.agent.cli import GOOD, TROUBLE, USAGE, output
@@ -52,6 +53,9 @@ def run(argv: Sequence[str]) -> int:
         own = candidate.settings
         seconds = (own.interval or settings.reporters.interval) + (own.timeout or settings.reporters.timeout)
     trial.run(runs=runs, at_most_s=seconds)
+    if report.unknown and not trial.types.learned:
+        words = f"no types in {settings.state_directory}: this host has not heard them yet"
+        print(f"note: the cluster's resources.yaml is not known here ({words})")
     if trial.refused:
         report.complain(f"not started: {trial.refused}")
     elif not report.lines and candidate.settings.mode != "one-shot":
@@ -64,6 +68,8 @@ class Report:
 
     def __init__(self) -> None:
         self.bad = False
+        self.unknown = False
+        """A name that no type is known for."""
         self.lines = 0
 
     def line(self, line: bytes | TooLong, verdicts: list[Verdict]) -> None:
@@ -102,7 +108,10 @@ class Report:
             print(f"line {verdict.line}: taken    {name} = {_reading(reading)}")
         if outcome.instances is not None:
             whole = "complete" if outcome.instances.complete else "incomplete"
-            print(f"line {verdict.line}: taken    {len(outcome.instances.instances)} instances, {whole}")
+            kinds = Counter(one.kind for one in outcome.instances.instances)
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+            words = f"{kinds.total()} instances ({counts}), {whole}" if counts else f"no instances, {whole}"
+            print(human.printable(f"line {verdict.line}: taken    {words}"))
         for condition in outcome.conditions or ():
             holds = ", holds the host" if condition.hold else ""
             print(
@@ -112,6 +121,7 @@ class Report:
             name = f"{refusal.name}: " if refusal.name else ""
             text = f": {refusal.text}" if refusal.text else ""
             self.complain(f"line {verdict.line}: refused  {name}{refusal.reason}{text}")
+            self.unknown = self.unknown or refusal.reason.startswith("no such resource type")
         for note in verdict.notes:
             print(human.printable(f"  note: {note}"))
         if not (verdict.values or verdict.refusals or outcome.instances or outcome.conditions):
