@@ -37,6 +37,8 @@ _TRIAL_S = 1.0
 """Between looks whether a disk that took no record takes one again."""
 _KEPT_AGAIN_S = 60.0
 """For a directory that could not be removed, though its time was over."""
+_LONG_S = 7 * 86400.0
+"""For which other nodes may have a directory whose time is over, before an admin is told."""
 _CLOCK_SET_S = 10.0
 """By which the clocks part at once when wall time is set; small corrections come slowly."""
 
@@ -331,7 +333,7 @@ class Executor(Carrier):
                     self._kept_later.pop(name, None)
                     self.unremoved.pop(name, None)
                     return
-                if gone.get("shared"):
+                if gone.get("shared") and now - kept.due < _LONG_S:
                     self.unremoved.pop(name, None)  # other nodes have something of it, which is no trouble
                 else:
                     self.unremoved[name] = left_of(kept.root, kept.elements, gone["left"])

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shlex
 import stat
 import time
 from enum import Enum, auto
@@ -103,7 +104,7 @@ class Owner(NamedTuple):
                 with contextlib.suppress(OSError):
                     binding, _, host = os.fsdecode(os.getxattr(thing, name)).partition(" ")
                     words = f"{OTHERS}, {agent} on {host[:200]}, has it too, for {binding[:200]}"
-                    found.append(words.encode(errors="replace").decode())
+                    found.append(_shown(words) + _way_out(thing, "setfattr", "-x", name))
         return found
 
     def going(self, thing: int, *, going: bool) -> None:
@@ -124,12 +125,17 @@ class Owner(NamedTuple):
             agent = os.fsdecode(os.getxattr(thing, GOING))
         except OSError:
             return ""
-        return "" if agent == self.id else f"it is being removed by another agent, {agent[:200]}"
+        if agent == self.id:
+            return ""
+        words = _shown(f"it is being removed by another agent, {agent[:200]}")
+        return words + _way_out(thing, "setfattr", "-x", GOING)
 
     def refused(self, thing: int) -> str:
         """Why it is not to be removed: it is another agent's, or one has it too; ''."""
         found, words = self.whose(thing)
-        return words if found is Mark.OTHERS else next(iter(self.users(thing)), "")
+        if found is Mark.OTHERS:
+            return words + _way_out(thing, "rm", "-r")
+        return next(iter(self.users(thing)), "")
 
     def refuse_foreign(self, thing: str, *, recorded: bool = False) -> None:
         """Nothing is done with what is `foreign`. Raises OSError."""
@@ -258,9 +264,19 @@ def _is_empty(thing: str | int) -> bool:
     return stat.S_ISREG(found.st_mode) and not found.st_size
 
 
+def _shown(text: str) -> str:
+    """What a mark says, as text: anybody's root may have written it."""
+    return text.encode(errors="replace").decode()
+
+
+def _way_out(thing: int, *command: str) -> str:
+    """Where a node has left its marks: nobody but an admin can know that it does not come back."""
+    done = shlex.join([*command, os.readlink(f"/proc/self/fd/{thing}")])
+    return f" (if that one is gone for good: {_shown(done)})"
+
+
 def _words(written: str) -> str:
-    shown = written[:200].encode(errors="replace").decode()
-    agent, _, rest = shown.partition(" ")
+    agent, _, rest = _shown(written[:200]).partition(" ")
     return f"{OTHERS}, {agent}, for {rest.partition(' ')[0] or 'nobody'}"
 
 

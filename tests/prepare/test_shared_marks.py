@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +93,36 @@ def test_a_node_that_keeps_results_longer_is_waited_for(world: World, other: Wor
     wait_for(other)
     wait_for(world)
     assert tree(world) == []
+
+
+def follow(words: str) -> None:
+    """What they say to do about a node that is gone for good."""
+    *command, path = shlex.split(words.partition("(if that one is gone for good: ")[2].rstrip(")"))
+    if command == ["rm", "-r"]:
+        shutil.rmtree(path)
+    else:
+        assert command[:2] == ["setfattr", "-x"]
+        os.removexattr(path, command[2])
+
+
+@pytest.mark.parametrize("index", ["", "8"])
+def test_a_node_that_is_gone_for_good_is_named_after_a_week_with_the_way_out(
+    world: World, other: World, index: str
+) -> None:
+    """It has the same directory, or has made one in it."""
+    world.bind(HOME, consumer=member(), binding="b1")
+    other.bind(HOME, consumer=member(index=index), binding="b2")
+    assert world.release("b1").state is RELEASED
+    world.ahead += 6 * 86400
+    wait_for(world)
+    assert world.executor.unremoved == {}, "a long job is no trouble"
+    world.ahead += 86400
+    wait_for(world)
+    [words] = world.executor.unremoved.values()
+    assert f"it is of another agent, {other.node.owner.id}" in words
+    follow(words)
+    wait_for(world)
+    assert (tree(world), world.executor.unremoved) == ([], {})
 
 
 def test_what_has_failed_on_one_node_takes_nothing_from_the_others(world: World, other: World) -> None:
@@ -254,12 +286,27 @@ def test_what_another_node_is_removing_is_waited_for_and_made_anew(world: World,
     binding, claim = other.order(HOME, consumer=member(), binding="b2")
     other.executor.prepare(op_id="op-b2", epoch=1, binding=binding, claim=claim, instances={})
     words = f"{top(world)}: it is being removed by another agent, {world.node.owner.id}"
-    other.until(lambda: other.report("b2").note == words)
+    other.until(lambda: other.report("b2").note.startswith(words))
     with opened(os.open(top(world), os.O_RDONLY)) as directory:
         assert world.node.owner.users(directory) == [], "it does not wait for the one that waits for it"
     world.ahead += 3601
     wait_for(world)
     assert tree(world) == []
+    other.ahead += 6
+    assert other.settled("b2").state is READY
+    assert other.release("b2").state is RELEASED
+
+
+def test_a_node_that_was_lost_while_it_removed_holds_nobody_up_longer_than_an_admin_lets_it(
+    world: World, other: World
+) -> None:
+    world.bind(HOME, consumer=member(), binding="b1", retention_s=3600)
+    assert world.release("b1").state is RELEASED
+    os.setxattr(top(world), GOING, world.node.owner.id.encode())
+    binding, claim = other.order(HOME, consumer=member(), binding="b2")
+    other.executor.prepare(op_id="op-b2", epoch=1, binding=binding, claim=claim, instances={})
+    other.until(lambda: "if that one is gone for good" in other.report("b2").note)
+    follow(other.report("b2").note)
     other.ahead += 6
     assert other.settled("b2").state is READY
     assert other.release("b2").state is RELEASED
