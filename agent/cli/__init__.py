@@ -7,11 +7,11 @@ Nothing is imported here that `status` would have to pay for.
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from xce.model import VERSION
+from xce.wire.ending import carried_out
 
 COMMANDS = (
     "run",
@@ -47,24 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def dispatch(program: str, package: str, commands: Sequence[str], arguments: list[str]) -> int:
     """Run the subcommand that `arguments` name, from its module in `package`."""
-    try:
-        try:
-            return _carry_out(program, package, commands, arguments)
-        finally:
-            print(end="", flush=True)  # at Python's own end it would be too late
-    except BrokenPipeError:  # `| head` has seen enough
-        _silence()
-        return GOOD
-    except OSError as error:  # a full disk behind `>`, mostly
-        _silence()
-        what = error.filename or "the output"
-        print(f"{program} {arguments[0]}: cannot use {what}: {error.strerror or error}", file=sys.stderr)
-        return USAGE
-
-
-def _silence() -> None:
-    """Python would try to write once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    name = " ".join([program, *arguments[:1]])
+    return carried_out(name, lambda: _carry_out(program, package, commands, arguments))
 
 
 def _carry_out(program: str, package: str, commands: Sequence[str], arguments: list[str]) -> int:

@@ -6,11 +6,11 @@ stderr and an exit code, never as a traceback: `options.py`.
 """
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 from xce.model import VERSION
+from xce.wire.ending import carried_out
 
 COMMANDS = {
     "run": "run the broker in the foreground",
@@ -45,24 +45,7 @@ GOOD, USAGE = 0, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        try:
-            return _carry_out(arguments)
-        finally:
-            print(end="", flush=True)  # at Python's own end it would be too late for words
-    except BrokenPipeError:  # `| head` has seen enough
-        _silence()
-        return GOOD
-    except OSError as error:  # a full disk behind `>`, mostly
-        _silence()
-        what = error.filename or "the output"
-        print(f"xce-broker {arguments[0]}: cannot use {what}: {error.strerror or error}", file=sys.stderr)
-        return USAGE
-
-
-def _silence() -> None:
-    """Python would try to write once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return carried_out(" ".join(["xce-broker", *arguments[:1]]), lambda: _carry_out(arguments))
 
 
 def _carry_out(arguments: list[str]) -> int:

@@ -1,13 +1,13 @@
 """`xce-broker claim create | list | show | bind | wait | release | delete | watch`: claims by hand."""
 
 import argparse
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from xce.broker import claim_rows
 from xce.broker.cli import COMMANDS, claim_make, claim_wait, output
 from xce.broker.cli.connect import connect
+from xce.broker.cli.follow import events
 from xce.broker.cli.options import (
     EXIT_STATUS,
     GOOD,
@@ -373,14 +373,12 @@ def _delete(options: argparse.Namespace) -> int:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    deadline = None if options.seconds is None else time.monotonic() + options.seconds
     printed = 0
     claims: dict[str, ClaimView] = {}
     bindings: dict[str, BindingView] = {}
     with connect(options) as client:
         watch = client.watch()
-        while deadline is None or time.monotonic() < deadline:
-            event = watch.next(None if deadline is None else max(0, deadline - time.monotonic()))
+        for event in events(watch, options.seconds):
             match event:
                 case LinkNews():
                     output.aside(event.text)

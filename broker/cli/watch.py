@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from xce.broker import claim_rows
 from xce.broker.cli import COMMANDS, changes
 from xce.broker.cli.connect import connect
+from xce.broker.cli.follow import events
 from xce.broker.cli.options import GOOD, Example, UsageError, carry_out, count, json_option, positive
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.cli.select import require_known, selector
@@ -62,19 +62,15 @@ def _body(options: argparse.Namespace) -> int:
     if options.json and (options.resource or options.location):
         raise UsageError("--json prints everything", "leave out the names; jq can choose")
     printer = _Json() if options.json else _Lines(options)
-    deadline = None if options.seconds is None else time.monotonic() + options.seconds
     with connect(options) as client:
         watch = client.watch()
-        while True:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return GOOD
-            event = watch.next(left)
-            for line in printer.lines(event, watch.mirror) if event and watch.mirror else ():
+        for event in events(watch, options.seconds):
+            for line in printer.lines(event, watch.mirror) if watch.mirror else ():
                 print(line, flush=True)
                 printer.printed += 1
                 if printer.printed == options.count:
                     return GOOD
+    return GOOD
 
 
 class _Json:

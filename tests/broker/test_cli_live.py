@@ -1,6 +1,7 @@
 """Every command against the real broker: what is done is shown, and what is shown is true."""
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -279,6 +280,21 @@ def test_the_reader_of_a_pipe_may_leave(broker: LiveBroker, command: str) -> Non
     where = [] if "--help" in command else ["--broker", broker.local.endpoint]
     done = without_reader([sys.executable, "-c", PROGRAM, *command.split(), *where])
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["watch", "watch --json", "claim watch"])
+def test_a_watch_whose_reader_has_left_ends_though_nothing_changes(broker: LiveBroker, command: str) -> None:
+    """On a quiet cluster its next line may be days away."""
+    argv = [sys.executable, "-c", PROGRAM, *command.split(), "--broker", broker.local.endpoint]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        if command == "watch":
+            assert "snapshot: " in program.stderr.readline()
+        elif "--json" in command:
+            assert '"event":"fresh"' in program.stdout.readline()
+        program.stdout.close()
+        assert (program.wait(10), program.stderr.read()) == (0, "")
 
 
 def test_the_reader_of_the_smallest_controller_may_leave(broker: LiveBroker) -> None:

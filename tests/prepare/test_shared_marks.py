@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shlex
-import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -99,7 +99,7 @@ def follow(words: str) -> None:
     """What they say to do about a node that is gone for good."""
     *command, path = shlex.split(words.partition("(if that one is gone for good: ")[2].rstrip(")"))
     if command == ["rm", "-r"]:
-        shutil.rmtree(path)
+        subprocess.run(["rm", "-r", path], check=True)
     else:
         assert command[:2] == ["setfattr", "-x"]
         os.removexattr(path, command[2])
