@@ -121,6 +121,7 @@ class Crew:
             group=self._home,
             keep_generations=self._keep_generations,
             chance=random.random,
+            writer=self._memory.writer,
         )
         self.discovery.begin()
 

@@ -66,7 +66,7 @@ MINUTE_S = 60.0
 KILL_S, STOP_S = 3.0, 4.5
 """A stop kills what is left after the first, and goes on without it after the second."""
 CLAIMS_S = 1.0
-"""For the thread of claims to end what it does."""
+"""For the thread of claims to end what it does, and for the writer's."""
 LAST_WORDS_S = 0.05
 """For the goodbye to leave the socket."""
 
@@ -406,6 +406,8 @@ class Daemon:
     def _close(self) -> None:
         if self.claims is not None and not self.claims.close(CLAIMS_S):
             self.log.warning("the disk of the journal of claims does not answer; leaving without it")
+        if not self.memory.writer.close(CLAIMS_S):
+            self.log.warning("the disk of the state directory does not answer; leaving without it")
         for part in (self.control, self._exporter, self.link, self.loop):
             if part is not None:
                 part.close()

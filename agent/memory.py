@@ -3,7 +3,8 @@
 The cluster's types, so that it works without the broker from the start; the generations of inventories; and
 what YAML files meant, by their text, so that a start needs no YAML parser. A file that is empty, damaged, of
 another version or not ours reads as nothing. A disk that cannot be written to costs the next start its head
-start and nothing else, and on a file system that may hang nothing is remembered: `fault` says so.
+start and nothing else, one that does not answer keeps the writer's thread alone, and on a file system that
+may hang nothing is remembered: `fault` says so.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from xce import model
+from xce.agent.writer import Writer
 from xce.linux import mountinfo
 from xce.model.resource import ResourceType
 
@@ -42,13 +44,15 @@ class Memory:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
+        self.writer = Writer()
+        """Of all that the agent keeps there and the loop must not wait for."""
         self._faults: dict[str, str] = {}
         self._may_use()
 
     @property
     def fault(self) -> str:
         """What could not be read or written, and why; '' if all could."""
-        return next(iter(self._faults.values()), "")
+        return self.writer.trouble() or next(iter(list(self._faults.values())), "")
 
     def types(self) -> list[ResourceType] | None:
         """The cluster's types as last learned."""
@@ -88,7 +92,6 @@ class Memory:
             if not may_keep(known):
                 return known
             self._write(name, known)
-            self._forget_some()
         return known
 
     def _may_use(self) -> bool:
@@ -152,13 +155,18 @@ class Memory:
 
     def _write(self, name: str, content: Any) -> None:
         """Replace a file whole. Not synced: after a power cut it may be empty, which reads as nothing."""
-        if not self._may_use():
-            return
+        if self._may_use():
+            data = msgspec.msgpack.encode((VERSION, content))
+            self.writer.do(name, lambda: self._replace(name, data))
+
+    def _replace(self, name: str, data: bytes) -> None:
         path = self._path(name)
         try:
             with open(f"{path}.new", "wb", opener=_private) as file:
-                file.write(msgspec.msgpack.encode((VERSION, content)))
+                file.write(data)
             os.replace(f"{path}.new", path)
+            if name.startswith(PARSED):
+                self._forget_some()
             self._faults.pop(_sort(name), None)
         except OSError as error:
             self._faults[_sort(name)] = f"cannot write {path}: {error.strerror}"

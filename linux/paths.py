@@ -143,10 +143,12 @@ def make_directory(path: str, uid: int, gid: int, mode: int) -> None:
     """A directory of its own for somebody, below a parent that we trust; there already is good, too.
 
     Its owner and mode are set through a descriptor, so that nothing can be put in its place meanwhile; what
-    is in it is left alone. Raises OSError; a link or file in its place is an error.
+    is in it is left alone. Raises OSError; a link or file in its place is an error. One that is as it should
+    be is only looked at: whoever asks for more waits on a file system that is frozen.
     """
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
+    if not os.path.lexists(path):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
     if os.path.islink(path):  # O_NOFOLLOW, which would say that it is no directory, is what holds
         raise OSError(errno.ELOOP, "is a symbolic link: remove it", path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

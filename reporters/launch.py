@@ -120,7 +120,8 @@ class Launcher:
     def _make(self, wanted: Wanted) -> None:
         user = wanted.person.user
         uid, gid = (user.uid, user.gid) if user else (os.geteuid(), os.getegid())
-        os.makedirs(os.path.dirname(self.directory), 0o755, exist_ok=True)
+        if not os.path.isdir(above := os.path.dirname(self.directory)):
+            os.makedirs(above, 0o755, exist_ok=True)
         paths.make_directory(self.directory, uid, gid, 0o700)
         group = self.group.group if self.group else None
         command = cage.command(

@@ -17,6 +17,7 @@ from xce.agent.node import Node
 from xce.agent.probe.frame import Line
 from xce.agent.probe.health import Rules
 from xce.agent.probe.verdict import Verdict
+from xce.agent.writer import Writer
 from xce.linux import proc
 from xce.linux.cgroup import Cgroup
 from xce.linux.loop import Loop
@@ -64,13 +65,14 @@ class Discovery:
         group: Cgroup | None,
         keep_generations: Callable[[], object],
         chance: Callable[[], float],
+        writer: Writer | None = None,
         command: Sequence[str] = (),
         wall: Callable[[], str] = _wall,
     ) -> None:
         self._loop, self._node, self.settings = loop, node, settings
         self._keep_generations, self._wall = keep_generations, wall
         self._boot = proc.boot_id()
-        self._store = Store(state_directory)
+        self._store = Store(state_directory, writer)
         self._memory, self.damage = self._store.read()
         self._ill = ill.told(self._memory.instances.values())
         self._suspect = bool(self.damage)

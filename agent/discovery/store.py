@@ -1,7 +1,7 @@
 """The inventory on disk: what was once found must be there after a restart, or be known to be lost.
 
-One file, replaced whole and synced. A damaged one is set aside under another name and said so in words: an
-inventory that nobody can read is not an empty one.
+One file, replaced whole and synced, by the writer's thread. A damaged one is set aside under another name
+and said so in words: an inventory that nobody can read is not an empty one.
 """
 
 import os
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from xce.agent.discovery.keep import Memory
+from xce.agent.writer import Writer
 from xce.linux.paths import sync_directory
 
 VERSION = 1
@@ -27,7 +28,8 @@ class Read(NamedTuple):
 class Store:
     """The file in `directory`; '' remembers nothing."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, writer: Writer | None = None) -> None:
+        self._writer = writer or Writer()
         self.path = f"{directory}/{FILE}" if directory else ""
         self.fault = ""
         """Why it cannot be written; '' if it can."""
@@ -53,12 +55,15 @@ class Store:
         return Read(memory)
 
     def write(self, memory: Memory) -> None:
-        """Keep this, durably."""
-        if not self.path:
-            return
+        """Keep this, durably: at once, or when the disk answers again."""
+        if self.path:
+            data = msgspec.msgpack.encode((VERSION, memory))
+            self._writer.do(FILE, lambda: self._replace(data))
+
+    def _replace(self, data: bytes) -> None:
         try:
             with open(f"{self.path}.new", "wb", opener=_private) as file:
-                file.write(msgspec.msgpack.encode((VERSION, memory)))
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(f"{self.path}.new", self.path)

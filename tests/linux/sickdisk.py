@@ -1,11 +1,13 @@
 """Disks that fall ill while somebody uses them: they fail, they hang, and are well again."""
 
+import contextlib
 import mmap
 import shutil
 import signal
 import struct
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -71,8 +73,16 @@ class SickDisk(SickFolder):
         subprocess.run(["mkfs.ext4", "-q", "-O", "^has_journal", str(image)], check=True, capture_output=True)
         subprocess.run(["mount", "-o", "loop,errors=continue", str(image), str(root)], check=True)
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Whoever writes waits, as while a snapshot of a disk is taken."""
+        subprocess.run(["fsfreeze", "-f", str(self.root)], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["fsfreeze", "-u", str(self.root)], check=True)
+
     def close(self) -> None:
         self.ill()
         syscalls.umount2(str(self.root), syscalls.MNT_DETACH)
-        time.sleep(0.05)
         super().close()

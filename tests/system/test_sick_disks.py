@@ -1,13 +1,16 @@
 """Disks of agents that are read-only, failing or hung: who asks is answered, nothing is lost or invented."""
 
+import json
 import os
 import subprocess
+import time
 
 import pytest
 
+from tests.linux.sickdisk import SickDisk
 from tests.system.harness import AgentProgram
-from tests.system.test_cases_on_nodes import DATA, RELEASING, Node, one
-from tests.system.test_claims import bindings_of, ended
+from tests.system.test_cases_on_nodes import DATA, PENDING, READY, RELEASING, Node, one, starting
+from tests.system.test_claims import INVENTORY, bindings_of, ended
 from xce.broker.client import BrokerRefused
 from xce.linux import mountapi
 from xce.model.claim import Ask
@@ -54,3 +57,46 @@ def test_an_agent_that_starts_on_a_read_only_disk_says_so_and_takes_its_claims_u
     one.ended(stays)
     one.agent.stop()
     mountapi.unmount(str(one.folder("state")))
+
+
+def on_a_disk_of_its_own(agent: AgentProgram) -> None:
+    agent.disk = SickDisk(agent.folder / "state", agent.folder / "disk")  # type: ignore[attr-defined]
+
+
+def slowest(agent: AgentProgram, seconds: float) -> float:
+    """Of many answers to `status`, how long the slowest took."""
+    worst, end = 0.0, time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
+        agent.ask(op="status")
+        worst = max(worst, time.monotonic() - began)
+        time.sleep(0.01)
+    return worst
+
+
+@starting(on_a_disk_of_its_own)
+def test_an_agent_whose_disk_is_frozen_answers_and_runs_its_reporters_and_goes_on_when_it_thaws(
+    one: Node,
+) -> None:
+    """A snapshot of the disk that takes its time. An inventory that changed kept the whole agent."""
+    disk: SickDisk = one.agent.disk  # type: ignore[attr-defined]
+    stays, goes = one.ready("stays", Ask(mounts=[DATA])), one.ready("goes", Ask(mounts=[DATA]))
+    before = one.view(stays)
+    try:
+        with disk.frozen():
+            late = one.order("late", Ask(mounts=[DATA]))
+            one.release("goes")
+            found = json.dumps({**INVENTORY, "instances": INVENTORY["instances"][:1]})  # type: ignore[index]
+            one.agent.script("cards", f"#!/bin/sh\necho '{found}'\n", interval=0.1)
+            place = "host:node1"
+            one.site.until(lambda: one.site.snapshot().locations[place].inventories["cards"].count == 1)
+            assert slowest(one.agent, 1.5) < 0.5
+            assert [one.view(name).binding.state for name in (late, goes)] == [PENDING, RELEASING]
+            assert one.site.snapshot().locations["host:node1"].state == "available"
+        assert one.client.wait_bindings([late], timeout=30)[late].binding.state is READY
+        ended(one.site, one.client, goes)
+        assert one.view(stays) == before
+        one.release("stays", "late")
+        one.ended(stays, late)
+    finally:
+        one.agent.kill()
+        disk.close()
