@@ -8,6 +8,9 @@ import pytest
 
 from tests.csi_node_helper.world import Plugin
 from tests.system.harness import Site
+from tests.system.one_node import make_one
+
+one = pytest.fixture(make_one, name="one")
 
 
 @pytest.fixture

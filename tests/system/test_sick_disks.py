@@ -9,13 +9,11 @@ import pytest
 
 from tests.linux.sickdisk import SickDisk
 from tests.system.harness import AgentProgram
-from tests.system.test_cases_on_nodes import DATA, PENDING, READY, RELEASING, Node, one, starting
+from tests.system.one_node import DATA, PENDING, READY, RELEASING, Node, starting
 from tests.system.test_claims import INVENTORY, bindings_of, ended
 from xce.broker.client import BrokerRefused
 from xce.linux import mountapi
 from xce.model.claim import Ask
-
-__all__ = ["one"]
 
 pytestmark = [
     pytest.mark.system,
