@@ -23,6 +23,9 @@ from xce.model.value import digest_of
 
 ANSWERS = 20_000
 """Orders whose answer is remembered; older ones would be carried out anew."""
+PATIENCE = 3
+"""Seconds in which a disk that is well has long recorded what it was given."""
+KEPT_WAITING = "the disk of the state directory does not answer: what was ordered waits for it (dmesg)"
 NOT_DURABLE = "cannot make it durable: the broker's disk refuses; nothing was changed"
 NOT_DURABLE_HINT = "make room in the broker's state directory, then give the same order again"
 
@@ -65,6 +68,8 @@ class Journal:
         self.wall = wall
         self.fault = ""
         """Why nothing can be made durable at present, as the store says; '' when all is well."""
+        self._looked: tuple[int, int] = (0, 0)
+        """The first ticket that the store had not recorded at the last look, and how many saw it there."""
         self._ticket = 0
         self._waiting: deque[_Waiting] = deque()
         self._told = 0
@@ -80,6 +85,13 @@ class Journal:
     def __len__(self) -> int:
         """How many tickets wait."""
         return len(self._waiting)
+
+    def kept_waiting(self) -> bool:
+        """Whether the store records nothing and says nothing either; to be asked each second."""
+        first = self._waiting[self._told].persist.ticket if self._told < len(self._waiting) else 0
+        ticket, looks = self._looked
+        self._looked = (first, looks + 1 if first == ticket and first else 0)
+        return self._looked[1] >= PATIENCE
 
     def persist(
         self,

@@ -16,7 +16,7 @@ from xce.broker.core import access
 from xce.broker.core.claims import Claims
 from xce.broker.core.effect import Effect, Send, SendBytes
 from xce.broker.core.hello import Hellos
-from xce.broker.core.journal import NOT_DURABLE_HINT, Journal, as_given
+from xce.broker.core.journal import KEPT_WAITING, NOT_DURABLE_HINT, Journal, as_given
 from xce.broker.core.ledger import Answered, Ledger
 from xce.broker.core.links import Links
 from xce.broker.core.location import Host
@@ -211,8 +211,18 @@ class Broker:
         self.sitemap.second(now)
         self.claims.second(now)
         self._checkpoint()
+        self._look_at_disk()
         self.questions.second()
         return self._effects()
+
+    def _look_at_disk(self) -> None:
+        """One that hangs says nothing: whoever asks is to hear what keeps the orders."""
+        words = KEPT_WAITING if self.state.journal.kept_waiting() else ""
+        before = self.questions.trouble.pop("disk", "")
+        if words:
+            self.questions.trouble["disk"] = words
+        if words != before:
+            self.state.note(words or "the disk of the state directory answers again", fault=bool(words))
 
     def _checkpoint(self) -> None:
         """Now and then all that is known is one fact, so that neither the disk nor a start grows for ever."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.world import LICENCES, Agent, World, key_of, pools_site, site
+from tests.broker.world import LICENCES, Agent, World, joined, key_of, pools_site, site
 from xce.broker.core import access
 from xce.model import message as m
 from xce.model.role import Role
@@ -384,3 +384,24 @@ def test_every_order_leaves_a_line_in_the_audit() -> None:
     )
     assert (done.op_id, done.result, done.revision) == ("op1", "ok", world.facts[-1].revision)
     assert (failed.op_id, failed.result, failed.revision) == ("op2", "not-found", 0)
+
+
+def test_a_disk_that_does_not_answer_is_named_by_the_status_and_in_the_log_until_it_does() -> None:
+    """It hung, the orders waited, and nobody was told: status said that all was well."""
+    world, _agent = joined()
+    admin = world.peer("admin", "admin")
+    world.commits = False
+    world.say(admin, m.HostAdd(id="d", host="new"))
+    world.wait(2)
+    assert world.ask(admin, m.StatusRequest(id="s")).trouble == []
+    world.wait(5)
+    assert ["does not answer" in words for words in world.ask(admin, m.StatusRequest(id="s")).trouble] == [
+        True
+    ]
+    world.commits = True
+    world.commit()
+    world.wait(1)
+    assert world.ask(admin, m.StatusRequest(id="s")).trouble == []
+    assert [note for note in world.notes() if "disk of the state directory" in note][-1].endswith(
+        "answers again"
+    )
