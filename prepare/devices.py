@@ -15,6 +15,11 @@ import msgspec
 from xce.prepare.handler import StepFailed
 from xce.prepare.step import Device
 
+_DRM = 226
+"""The kernel's number for all device files of DRM (Documentation/admin-guide/devices.txt)."""
+_CLASSES = ("accel", "drm", "habanalabs", "neuron_device", "ve", "mic")
+"""Of the kernel's classes those in which drivers of accelerators make device files."""
+
 
 class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A device file. `exclusive`: it belongs to the instance alone; others are the driver's, for all."""
@@ -65,8 +70,14 @@ class Finder:
             files += self._nvidia_slice(device)
         elif device.vendor == "nvidia" and device.kind == "gpu":
             files += self._nvidia(device)
-        elif device.vendor in {"amd", "intel"} and device.kind in {"gpu", "accelerator"}:
+        elif device.vendor in {"amd", "intel"} and device.kind == "gpu":
             files += self._drm(device)
+        elif device.kind == "gpu-partition" and not files:
+            files += self._partition(device)
+        elif device.kind == "accelerator" and device.pci and not files:
+            files += self._accelerator(device)
+        elif device.kind == "bond" and device.id.startswith("net:"):
+            nets = [self._bond(device)]
         elif device.kind in {"nic", "nic-port"} or device.id.startswith("rdma:"):
             rdma, nets, found = self._nic(device)
             files += found
@@ -168,8 +179,35 @@ class Finder:
         if not any("renderD" in file.path for file in files):
             raise StepFailed(f"cannot find a render node of {device.id}: {drm} has none")
         if device.vendor == "amd":
-            numbers = _numbers(self.sys / "class/kfd/kfd/dev")
-            files.append(self._file("kfd", *numbers, exclusive=False))
+            files.append(self._kfd())
+        return files
+
+    def _kfd(self) -> File:
+        return self._file("kfd", *_numbers(self.sys / "class/kfd/kfd/dev"), exclusive=False)
+
+    def _partition(self, device: Device) -> list[File]:
+        """By KFD's own id of it, which ends its id; what number its node and its file have is told beside."""
+        wanted, nodes = device.id.rpartition("/")[2], self.sys / "class/kfd/kfd/topology/nodes"
+        for node in _entries(nodes):
+            told = _read(node / "gpu_id").strip()
+            minor = _field(node / "properties", "drm_render_minor") or ""
+            if told.isdecimal() and f"{int(told):x}" == wanted and minor.isdecimal():
+                return [self._file(f"dri/renderD{minor}", _DRM, int(minor)), self._kfd()]
+        raise StepFailed(f"cannot find a render node of {device.id}: {nodes} has none of that id")
+
+    # ------------------------------------------------------------------------------ accelerators of others
+
+    def _accelerator(self, device: Device) -> list[File]:
+        """What its driver has made on its PCI function, in the classes that accelerators have."""
+        function = self.sys / "bus/pci/devices" / device.pci
+        cards = [card for name in _CLASSES for card in _entries(function / name)]
+        files = [
+            self._file(_field(card / "uevent", "DEVNAME=") or card.name, *_numbers(card / "dev"))
+            for card in cards
+            if (card / "dev").exists()
+        ]
+        if not files:
+            raise StepFailed(f"cannot find device files of {device.id}: no driver has made one at {function}")
         return files
 
     # ------------------------------------------------------------------------------------------- NICs
@@ -198,6 +236,12 @@ class Finder:
         if not rdma and not nets:
             raise StepFailed(f"cannot find the interface of {device.id}: nothing at {place}")
         return rdma, sorted(nets), files
+
+    def _bond(self, device: Device) -> str:
+        name = device.id.removeprefix("net:")
+        if not (self.sys / "class/net" / name).exists():
+            raise StepFailed(f"cannot find the interface of {device.id}: there is no {name}")
+        return name
 
     def _ports(self, name: str) -> list[int]:
         ports = _entries(self.sys / "class/infiniband" / name / "ports")

@@ -22,13 +22,15 @@ _CDI_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:-]*[A-Za-z0-9])?")
 def device_variables(devices: Sequence[Resolved]) -> dict[str, str]:
     """Variables by which libraries find their devices."""
     variables: dict[str, str] = {}
-    gpus = [one for one in devices if one.vendor == "nvidia" and one.kind != "nic"]
+    gpus = [one for one in devices if one.vendor == "nvidia" and one.kind in {"gpu", "mig"}]
     if gpus:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(one.id for one in gpus)
         variables["NVIDIA_VISIBLE_DEVICES"] = ",".join(one.id for one in gpus)
-    amd = [one for one in devices if one.vendor == "amd" and one.kind in {"gpu", "accelerator"}]
+    amd = [
+        one for one in devices if one.vendor == "amd" and one.kind in {"gpu", "gpu-partition", "accelerator"}
+    ]
     if amd:
-        known = [one.id if one.id.startswith("GPU-") else "" for one in amd]
+        known = [one.id if one.id.startswith("GPU-") and one.kind == "gpu" else "" for one in amd]
         numbers = _count(amd)
         variables["ROCR_VISIBLE_DEVICES"] = ",".join(known) if all(known) else numbers
         variables["HIP_VISIBLE_DEVICES"] = numbers  # counts what ROCR_VISIBLE_DEVICES has left

@@ -2,11 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.hardware import recorded
 from tests.prepare import machine
+from xce.agent.probe import instances
+from xce.agent.probe.topology import topology
+from xce.model.instance import Health
+from xce.model.profile import Profile
 from xce.prepare.devices import Finder
 from xce.prepare.handler import StepFailed
+from xce.prepare.plan import device_of
 from xce.prepare.step import Device
 
 UUID = "GPU-cccc0000-0000-4000-8000-000000000000"
@@ -156,6 +163,70 @@ def test_amd_cards_share_one_file_and_have_one_each(tmp_path: Path) -> None:
     }
     with pytest.raises(StepFailed, match="cannot find a render node"):
         finder.find(Device(id="GPU-2", kind="gpu", vendor="amd", pci="0000:c2:00.0"))
+
+
+def test_a_partition_is_found_by_the_id_that_the_driver_gives_it(tmp_path: Path) -> None:
+    nodes = "sys/class/kfd/kfd/topology/nodes"
+    finder = machine.make(
+        tmp_path,
+        {
+            f"{nodes}/0/gpu_id": "0",
+            f"{nodes}/1/gpu_id": "51000\n",
+            f"{nodes}/1/properties": "simd_count 304\ndrm_render_minor 128\n",
+            f"{nodes}/2/gpu_id": "4660\n",
+            f"{nodes}/2/properties": "simd_count 304\ndrm_render_minor 137\n",
+            "sys/class/kfd/kfd/dev": "234:0\n",
+        },
+    )
+    part = Device(id="GPU-1122334455667788/1234", kind="gpu-partition", vendor="amd", pci="0000:c1:00.0")
+    assert numbers(finder, part) == {"/dev/dri/renderD137": "226:137", "/dev/kfd": "234:0"}
+    with pytest.raises(StepFailed, match="cannot find a render node of GPU-1122334455667788/part0"):
+        finder.find(msgspec.structs.replace(part, id="GPU-1122334455667788/part0"))
+
+
+def test_accelerators_of_others_have_what_their_drivers_have_made(tmp_path: Path) -> None:
+    place = "sys/bus/pci/devices/0000:33:00.0"
+    finder = machine.make(
+        tmp_path,
+        {
+            f"{place}/accel/accel3/dev": "261:3\n",
+            f"{place}/accel/accel3/uevent": "MAJOR=261\nMINOR=3\nDEVNAME=accel/accel3\n",
+            f"{place}/ve/ve1/dev": "240:1\n",
+            f"{place}/hwmon/hwmon2/dev": "9:9\n",
+        },
+    )
+    found = numbers(finder, Device(id="pci:0000:33:00.0", kind="accelerator", pci="0000:33:00.0"))
+    assert found == {"/dev/accel/accel3": "261:3", "/dev/ve1": "240:1"}
+    with pytest.raises(StepFailed, match="no driver has made one at"):
+        finder.find(Device(id="pci:0000:44:00.0", kind="accelerator", pci="0000:44:00.0"))
+
+
+def test_a_bond_is_its_interface(tmp_path: Path) -> None:
+    finder = machine.make(tmp_path, {"sys/class/net/bond0/bonding/mode": "802.3ad 4\n"})
+    assert finder.find(Device(id="net:bond0", kind="bond")).nets == ["bond0"]
+    with pytest.raises(StepFailed, match="there is no bond1"):
+        finder.find(Device(id="net:bond1", kind="bond"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("nec-ve8", {"accelerator", "nic", "nic-port"}),
+        ("p9-lassen", {"nic", "nic-port"}),
+        ("opa-quartz", {"nic", "nic-port"}),
+    ],
+)
+def test_a_claim_can_have_all_that_discovery_offers_of_a_recorded_machine(
+    tmp_path: Path, name: str, kinds: set[str]
+) -> None:
+    machine_there = recorded.machine(name, tmp_path)
+    every = {one.id: one for one in instances.found(machine_there, topology(machine_there)).instances}
+    offered = [one for one in every.values() if one.health is Health.AVAILABLE]
+    assert {one.kind for one in offered} == kinds
+    finder = Finder(str(tmp_path / "proc"), str(tmp_path / "sys"), str(tmp_path / "none"))
+    for one in offered:
+        found = finder.find(device_of(one, every, Profile()))
+        assert found.files or found.nets, one.id
 
 
 def test_a_kind_that_nobody_knows_needs_files_that_its_reporter_names(tmp_path: Path) -> None:

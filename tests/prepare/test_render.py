@@ -40,6 +40,10 @@ def test_libraries_that_know_numbers_alone_count_what_the_filter_leaves() -> Non
     assert (variables["HIP_VISIBLE_DEVICES"], variables["ZE_AFFINITY_MASK"]) == ("0,1", "0")
     unknown = render.device_variables([*amd, Resolved(id="pci:2", kind="gpu", vendor="amd")])
     assert unknown["ROCR_VISIBLE_DEVICES"] == "0,1,2"
+    parts = [Resolved(id=f"GPU-aa/{number}", kind="gpu-partition", vendor="amd") for number in (1, 2)]
+    assert render.device_variables(parts)["ROCR_VISIBLE_DEVICES"] == "0,1", (
+        "ROCm has one name for all of them"
+    )
 
 
 def test_no_devices_mean_no_variables() -> None:
