@@ -235,6 +235,7 @@ class Intake:
         return Context(
             reporter=self._identity or name,
             types=self.types.in_force,
+            waiting=self.types.waiting,
             previous=self.node.table.previous(name),
             external=bool(self._identity),
         )

@@ -158,7 +158,8 @@ class Operations:
         identifier = f"q{self._questions}"
         core = self._daemon.core
         if not core.ask(identifier):
-            waiting(core.trouble or "not linked")
+            none = "none is configured (`broker:` in agent.yaml)"
+            waiting(core.trouble or ("not linked" if self._daemon.settings.broker else none))
             return
         self._asked[identifier] = waiting
 

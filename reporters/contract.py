@@ -37,6 +37,8 @@ class Context(msgspec.Struct, kw_only=True):
     reporter: str
     """Name of the reporter; with `external`, the identity that types name."""
     types: Mapping[str, ResourceType]
+    waiting: Mapping[str, str] = {}
+    """Names whose type no broker has let in yet, and the files that declare them."""
     previous: Mapping[str, Value] = {}
     """Last good values that are still fresh, for `max_step`."""
     external: bool = False
@@ -205,6 +207,8 @@ def _type_of(name: str, context: Context) -> tuple[ResourceType | None, str]:
     if problem := name_problem(plain):
         return None, f"not a name: {problem}"
     kind = context.types.get(plain)
+    if kind is None and plain in context.waiting:
+        return None, f"its type, declared in {context.waiting[plain]}, waits for the broker to let it in"
     if kind is None:
         return None, "no such resource type: declare it in resources.yaml or under 'types:' in NAME.yaml"
     if problem := _scope_problem(kind, where if at else None, context):

@@ -146,7 +146,7 @@ def test_a_value_whose_type_waits_for_the_broker_is_asked_for_again_when_it_is_l
     desk = Desk()
     desk.reporter("r", types=[X])
     desk.run("r", '{"x": 1}')
-    assert "no such resource type" in desk.shown("r").cause
+    assert "waits for the broker to let it in" in desk.shown("r").cause
     assert not desk.rerun
     desk.types.judge({"x": ""})
     desk.intake.apply_types()

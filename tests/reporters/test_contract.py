@@ -106,6 +106,12 @@ def test_a_name_that_the_reporter_may_not_give_leaves_no_reading(name: str, reas
     assert result.refusals[0].reason.startswith(reason)
 
 
+def test_a_name_whose_type_waits_for_the_broker_is_not_said_to_be_undeclared() -> None:
+    context = Context(reporter="disk", types=TYPES, waiting={"new": "/r/new.yaml"})
+    (refusal,) = checked({"new": 1}, context).refusals
+    assert refusal.reason == "its type, declared in /r/new.yaml, waits for the broker to let it in"
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

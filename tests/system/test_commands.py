@@ -174,6 +174,7 @@ def test_list_and_reset_speak_with_the_agent_and_list_works_without_it(site: Sit
     listed = agent.command("reporter", "list")
     assert listed.returncode == 1
     assert "exit status 4" in listed.stdout
+    assert "none is configured (`broker:` in agent.yaml)" in agent.command("explain", "scratch_gb").stdout
     as_json: list[dict[str, Any]] = json.loads(agent.command("reporter", "list", "--json").stdout)
     assert [one["name"] for one in as_json] == ["fails", "works"]
     assert agent.command("reporter", "reset", "fails").returncode == 0
