@@ -164,19 +164,19 @@ class Client:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            came = self.line.pump()
-            if done():
-                return True
-            if fail_early and self.line.definite():
-                return False
-            left = math.inf if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                return False
-            if not came:
+            if self.line.idle():
+                left = math.inf if deadline is None else max(0.0, deadline - time.monotonic())
                 poll = select.poll()
                 for descriptor in self.line.descriptors():
                     poll.register(descriptor, select.POLLIN)
                 poll.poll(min(left, self.line.rest_s()) * 1000)
+            self.line.pump()
+            if done():
+                return True
+            if fail_early and self.line.definite():
+                return False
+            if deadline is not None and deadline <= time.monotonic():
+                return False
 
     def finish(self, conversation: D, timeout: float | None = None) -> D:
         """Hold a conversation that ends; raises `BrokerUnreachable` when it does not in time."""

@@ -117,6 +117,8 @@ class Follow:
         """One answer of the broker."""
         self._owed_since = None
         match answer:
+            case Delta() if self._stream:  # first: nearly all are
+                self._delta(self._stream, answer)
             case Failed(code="busy"):
                 self._busy = True
             case Failed():
@@ -127,8 +129,6 @@ class Follow:
                 self._fetch_more()
             case WatchBegin() if self._stream:
                 self._stream.begun = True
-            case Delta() if self._stream:
-                self._delta(self._stream, answer)
             case Lost():
                 self._lose(answer.reason)
             case _ if self._taking:

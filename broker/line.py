@@ -29,6 +29,8 @@ from xce.wire.trust import Trust
 RETRY_S = (0.05, 0.5)
 """Clients are few: they come back sooner than agents."""
 REMAKE_S = 2.0
+AT_ONCE = 512
+"""Messages that one pump takes."""
 TURN_S = 1.0
 """Longest sleep between two looks at the clock."""
 
@@ -73,6 +75,8 @@ class Line:
         self._news = LinkEvent(LinkState.CONNECTING, f"connecting to {broker.endpoint}")
         self._open: list[Conversation] = []
         self._unsent: list[Request] = []
+        self._quiet = False
+        """Nothing waits; of what comes a descriptor will tell."""
 
     def begin(self, conversation: C) -> C:
         """Start a conversation."""
@@ -95,12 +99,16 @@ class Line:
         """What to wait on for reading between two pumps."""
         return (self._dealer.fileno(), self._dealer.monitor_fileno()) if self._dealer else ()
 
+    def idle(self) -> bool:
+        """Whether there is nothing to pump before a descriptor tells of something."""
+        return self._quiet and not any(one.to_send for one in self._open)
+
     def rest_s(self) -> float:
         """How long to wait at most before the next pump, if no descriptor tells of anything."""
         return TURN_S if self._dealer else min(TURN_S, max(0.0, self._remake_at - self._clock()))
 
     def pump(self) -> bool:
-        """Move everything that can be moved now; whether anything came."""
+        """Move what can be moved now; whether there may be more."""
         now = self._clock()
         if self._dealer is None:
             if self.closed or now < self._remake_at:
@@ -112,16 +120,17 @@ class Line:
                 self._remake_at = now + REMAKE_S
                 return False
         dealer = self._dealer
-        events = dealer.events()
-        if self._look(events, now):
+        self._quiet = False
+        if self._look(dealer.events(), now):
             return True
-        frames = dealer.receive()
+        frames = dealer.receive(AT_ONCE)
         for frame in frames:
             self._take(frame)
         for conversation in self._open:
             conversation.tick(now)
-        self._send(dealer)
-        return bool(events or frames) or dealer.readable()
+        drained = not self._send(dealer) and len(frames) < AT_ONCE
+        self._quiet = drained or not dealer.readable()
+        return not self._quiet
 
     def definite(self) -> bool:
         """Whether the link has failed for a reason that waiting will hardly heal.
@@ -224,10 +233,13 @@ class Line:
                 conversation.take(message)
                 return
 
-    def _send(self, dealer: Dealer) -> None:
+    def _send(self, dealer: Dealer) -> bool:
+        """Send what can be sent; whether the socket was touched."""
         for conversation in self._open:
             self._unsent += conversation.to_send
             conversation.to_send.clear()
+        if not (self._unsent and self.up):
+            return False
         while self._unsent and self.up:
             try:
                 data = self._encode(self._unsent[0])
@@ -237,6 +249,7 @@ class Line:
             if not dealer.send(data):
                 break
             del self._unsent[0]
+        return True
 
     def _answer_ourselves(self, request_id: str, reason: str) -> None:
         failed = Failed(id=request_id, code="invalid", message=f"cannot send the request: {reason}")

@@ -61,6 +61,9 @@ class LinkState(StrEnum):
     DISCONNECTED = "disconnected"
 
 
+_AT_ONCE, _READABLE = int(zmq.NOBLOCK), int(zmq.POLLIN)
+"""As plain numbers: to test one flag against another costs more than the question whose answer it is."""
+
 SURE_S = 1.0
 """So long a link that tries again has to tell the same, before a command gives up."""
 DEFINITE = frozenset({LinkState.REJECTED, LinkState.WRONG_KEY, LinkState.NOT_A_BROKER})
@@ -163,13 +166,13 @@ class Dealer:
         """At most `limit` waiting messages."""
         messages: list[bytes] = []
         while len(messages) < limit and _waiting(self._socket):
-            data = self._socket.recv(zmq.NOBLOCK)
-            if self._socket.getsockopt(zmq.RCVMORE):
+            frame = self._socket.recv(_AT_ONCE, copy=False)
+            if frame.more:
                 while self._socket.getsockopt(zmq.RCVMORE):
-                    self._socket.recv(zmq.NOBLOCK)
+                    self._socket.recv(_AT_ONCE)
                 self.dropped += 1
             else:
-                messages.append(data)
+                messages.append(frame.bytes)
         return messages
 
     def events(self) -> list[LinkEvent]:
@@ -240,7 +243,7 @@ def _end(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
 
 def _waiting(socket: "zmq.Socket[bytes]") -> bool:
     """Whether something can be received: a third of the price of finding out by an exception."""
-    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
 
 def _name_in(endpoint: str) -> str:

@@ -213,15 +213,16 @@ class _Follower(Follower):
             pass
 
     def pump(self) -> None:
-        note, timeout = self.mirror.note, 0.2
-        while (event := self._watch.next(timeout)) is not None:
-            timeout = 0
-            if not isinstance(event, Changed):
-                raise ConnectionError(f"the stream of changes is broken: {event}")
-            for key, values in event.delta.values.items():
-                note(key, values)
-            for key, change in event.delta.locations.items():
-                note(key, change.values)
+        event = self._watch.next(0.2)
+        if event is None:
+            return
+        if not isinstance(event, Changed):
+            raise ConnectionError(f"the stream of changes is broken: {event}")
+        note = self.mirror.note
+        for key, values in event.delta.values.items():
+            note(key, values)
+        for key, change in event.delta.locations.items():
+            note(key, change.values)
 
     def snapshot(self) -> object:
         return self._questions.snapshot().locations
