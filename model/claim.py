@@ -8,6 +8,7 @@ is worked out from them (`claim_state`). Everything here is durable but what `Co
 Names and ids come from outside and are data: bounded here, encoded for the file system on the node.
 """
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -22,6 +23,12 @@ TEXT = 255
 """Characters of a name from outside."""
 PORTS = 1024
 """Of one range."""
+_NO_VARIABLE = re.compile(r"[^A-Za-z0-9]")
+
+
+def name_variable(prefix: str, name: str) -> str:
+    """`XCE_DIR_INPUT_DATA` for a mount `input-data`."""
+    return prefix + _NO_VARIABLE.sub("_", name).upper()
 
 
 class ClaimForm(StrEnum):

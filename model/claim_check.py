@@ -19,12 +19,16 @@ from xce.model.claim import (
     PortsAsk,
     Reclaim,
     SharedAsk,
+    name_variable,
 )
 from xce.model.supply import name_problem
 
 ITEMS = 64
 """Most mounts, ranges of ports and shared volumes of one claim."""
-ENVIRONMENT_CHARS = 32_768
+ENVIRONMENT_BYTES = 32_768
+"""Of all names and values: the kernel takes no longer ones than 128 KiB, and no more than some."""
+WRITTEN = frozenset({"env", "claim.json"})
+"""Files that an agent writes beside the mounts of a binding."""
 
 T = TypeVar("T")
 
@@ -47,8 +51,8 @@ def claim_problem(claim: Claim) -> str:
             return f"{field} {text[:TEXT]!r}: {problem}"
     if claim.retention_s is not None and not 0 <= claim.retention_s <= 3650 * 86400:
         return "retention_s: must be 0 to 3650 days"
-    if claim.parameters and _characters(claim.parameters) > ENVIRONMENT_CHARS:
-        return f"parameters: more than {ENVIRONMENT_CHARS} characters"
+    if claim.parameters and _bytes(claim.parameters) > ENVIRONMENT_BYTES:
+        return f"parameters: more than {ENVIRONMENT_BYTES} bytes"
     if claim.form is ClaimForm.TEMPLATE and claim.reclaim is Reclaim.DELETE:
         return "reclaim: only a standalone claim has data to delete; a template's end with its job"
     return ask_problem(claim.ask)
@@ -61,8 +65,7 @@ def ask_problem(ask: Ask) -> str:
         or (ask.mounts and _list_problem("mounts", ask.mounts, _mount_problem))
         or (ask.ports and _list_problem("ports", ask.ports, _ports_problem))
         or (ask.shared and _list_problem("shared", ask.shared, _shared_problem))
-        or _repeated("mounts", ask.mounts)
-        or _repeated("ports", ask.ports)
+        or _variables_problem(ask)
         or (ask.environment and _environment_problem(ask.environment))
     )
     if problem:
@@ -82,10 +85,23 @@ def _list_problem(field: str, entries: Sequence[T], problem_of: Callable[[T], st
     return ""
 
 
-def _repeated(field: str, entries: Sequence[MountAsk | PortsAsk]) -> str:
-    if len(entries) < 2 or len({one.name for one in entries}) == len(entries):
-        return ""
-    return f"ask.{field}: a name occurs twice"
+def _variables_problem(ask: Ask) -> str:
+    """Each thing has a variable of its own, and a place: of two with the same a job would see one."""
+    named = [("mounts", "XCE_DIR_", one.name) for one in ask.mounts]
+    if ask.scratch_bytes and (named or ask.shared):
+        named.append(("scratch", "XCE_DIR_", "scratch"))
+    named += [("shared", "XCE_DIR_", part) for one in ask.shared for part in one.parts]
+    if len(ask.ports) > 1:
+        named += [("ports", "XCE_PORTS_", one.name) for one in ask.ports]
+    seen: dict[str, tuple[str, str]] = {}
+    for field, prefix, name in named:
+        variable = name_variable(prefix, name)
+        if variable in seen:
+            before, other = seen[variable]
+            where = f"ask.{field}: " if field == before else f"ask.{before}, ask.{field}: "
+            return f"{where}{other!r} and {name!r} would both be {variable}; give one of them another name"
+        seen[variable] = (field, name)
+    return ""
 
 
 def _instances_problem(wanted: InstanceAsk) -> str:
@@ -101,6 +117,8 @@ def _instances_problem(wanted: InstanceAsk) -> str:
 def _mount_problem(mount: MountAsk) -> str:
     if problem := name_problem(mount.name):
         return f"name {mount.name[:TEXT]!r}: {problem}"
+    if mount.name.removesuffix(".new") in WRITTEN:
+        return f"name {mount.name!r}: a file of that name is beside the mounts; take another"
     if problem := name_problem(mount.source):
         return f"source {mount.source[:TEXT]!r}: {problem}"
     if not mount.subdirectory:
@@ -147,16 +165,16 @@ def _environment_problem(environment: dict[str, str]) -> str:
         good = name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit()
         if not good or len(name) > TEXT:
             return f"ask.environment: {name[:TEXT]!r} cannot name a variable"
-        if "\0" in text or "\n" in text:
+        if not {"\0", "\n", "\r"}.isdisjoint(text):
             return f"ask.environment.{name}: may not have a zero byte or a line end"
-    if _characters(environment) > ENVIRONMENT_CHARS:
-        return f"ask.environment: more than {ENVIRONMENT_CHARS} characters"
+    if _bytes(environment) > ENVIRONMENT_BYTES:
+        return f"ask.environment: more than {ENVIRONMENT_BYTES} bytes"
     return ""
 
 
-def _characters(texts: dict[str, str]) -> int:
+def _bytes(texts: dict[str, str]) -> int:
     """Of all names and texts."""
-    return sum(map(len, texts)) + sum(map(len, texts.values()))
+    return sum(len(name.encode()) + len(text.encode()) for name, text in texts.items())
 
 
 def consumer_problem(consumer: Consumer) -> str:

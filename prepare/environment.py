@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from xce.linux.holders import Sought
+from xce.model.claim import name_variable
 from xce.prepare import names
 from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
@@ -29,7 +30,6 @@ from xce.prepare.render import (
     cdi_name,
     device_variables,
     env_file,
-    name_variable,
 )
 from xce.prepare.step import Bind, Block, Environment, Evidence, Filter, Ports, Scratch, Shared, Step
 

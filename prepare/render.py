@@ -58,11 +58,6 @@ def _count(devices: Sequence[Resolved]) -> str:
     return ",".join(str(number) for number in range(len(devices)))
 
 
-def name_variable(prefix: str, name: str) -> str:
-    """`XCE_DIR_INPUT_DATA` for a mount `input-data`."""
-    return prefix + re.sub(r"[^A-Za-z0-9]", "_", name).upper()
-
-
 def env_file(variables: Mapping[str, str]) -> str:
     """NAME=VALUE lines; systemd's EnvironmentFile and podman's --env-file read them."""
     return "".join(f"{name}={value}\n" for name, value in sorted(variables.items()))

@@ -14,8 +14,10 @@ from xce.model.claim import (
     ClaimForm,
     Consumer,
     InstanceAsk,
+    MountAsk,
     PortsAsk,
     Reclaim,
+    SharedAsk,
 )
 
 
@@ -185,8 +187,27 @@ def test_a_claim_is_asked_for_by_name_host_or_gang() -> None:
             Claim(ask=Ask(ports=[PortsAsk(name="a", count=3, low=10, high=11)])),
             "3 ports do not fit in 10 to 11",
         ),
-        (Claim(ask=Ask(ports=[PortsAsk(name="a"), PortsAsk(name="a")])), "ask.ports: a name occurs twice"),
+        (Claim(ask=Ask(ports=[PortsAsk(name="a"), PortsAsk(name="a")])), "both be XCE_PORTS_A"),
+        (
+            Claim(ask=Ask(mounts=[MountAsk(name="a-b", source="x"), MountAsk(name="A_b", source="y")])),
+            "ask.mounts: 'a-b' and 'A_b' would both be XCE_DIR_A_B; give one of them another name",
+        ),
+        (
+            Claim(ask=Ask(shared=[SharedAsk(volume="home"), SharedAsk(volume="fast")])),
+            "ask.shared: 'in' and 'in' would both be XCE_DIR_IN",
+        ),
+        (
+            Claim(ask=Ask(mounts=[MountAsk(name="out", source="x")], shared=[SharedAsk(volume="home")])),
+            "ask.mounts, ask.shared: 'out' and 'out' would both be XCE_DIR_OUT",
+        ),
+        (
+            Claim(ask=Ask(mounts=[MountAsk(name="scratch", source="x")], scratch_bytes=1 << 20)),
+            "ask.mounts, ask.scratch: ",
+        ),
+        (Claim(ask=Ask(mounts=[MountAsk(name="claim.json", source="x")])), "beside the mounts; take another"),
         (Claim(ask=Ask(environment={"A B": "x"})), "'A B' cannot name a variable"),
+        (Claim(ask=Ask(environment={"A": "x\rB=y"})), "A: may not have a zero byte or a line end"),
+        (Claim(ask=Ask(environment={"A": "\N{SNOWMAN}" * 11_000})), "more than 32768 bytes"),
     ],
 )
 def test_a_claim_that_makes_no_sense_is_refused_with_the_field(claim: Claim, words: str) -> None:
