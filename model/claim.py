@@ -28,7 +28,8 @@ _NO_VARIABLE = re.compile(r"[^A-Za-z0-9]")
 
 def name_variable(prefix: str, name: str) -> str:
     """`XCE_DIR_INPUT_DATA` for a mount `input-data`."""
-    return prefix + _NO_VARIABLE.sub("_", name).upper()
+    plain = name if name.isalnum() and name.isascii() else _NO_VARIABLE.sub("_", name)
+    return prefix + plain.upper()
 
 
 class ClaimForm(StrEnum):
@@ -346,13 +347,16 @@ def claim_state(form: ClaimForm, provided: BindingState, bindings: Iterable[Bind
     `provided` is how far its provider is; nothing is better than that. A standalone claim is not worse for a
     binding that has ended, because other jobs have theirs; a template without bindings is pending.
     """
-    states = set(bindings) - {BindingState.RELEASED}
+    states = set(bindings)
     if form is ClaimForm.STANDALONE:
-        states -= ENDED
+        states.discard(BindingState.FAILED)
         states.add(provided)
     elif provided is not BindingState.READY:
         states.add(provided)
-    return next((state for state in _WORST if state in states), BindingState.PENDING)
+    for state in _WORST:
+        if state in states:
+            return state
+    return BindingState.PENDING
 
 
 def holdings_digest(holdings: Iterable[tuple[str, BindingState]]) -> str:

@@ -35,23 +35,23 @@ T = TypeVar("T")
 
 def text_problem(text: str, *, most: int = TEXT) -> str:
     """'' if a text from outside can be a name in a claim, otherwise what is wrong with it."""
-    if not text or len(text) > most:
-        return f"must have 1 to {most} characters"
-    if not text.isprintable() or text != text.strip():
-        return "printable characters only, without blanks at its ends"
-    return ""
+    if 0 < len(text) <= most:
+        good = text.isprintable() and text == text.strip()
+        return "" if good else "printable characters only, without blanks at its ends"
+    return f"must have 1 to {most} characters"
 
 
 def claim_problem(claim: Claim) -> str:
     """'' if a claim makes sense, otherwise what is wrong, with the field."""
     if claim.id and (problem := name_problem(claim.id)):
         return f"id {claim.id[:TEXT]!r}: {problem}"
-    for field, text in (("owner", claim.owner), ("project", claim.project), ("provider", claim.provider)):
-        if text and (problem := text_problem(text)):
+    for field in ("owner", "project", "provider"):
+        if (text := getattr(claim, field)) and (problem := text_problem(text)):
             return f"{field} {text[:TEXT]!r}: {problem}"
     if claim.retention_s is not None and not 0 <= claim.retention_s <= 3650 * 86400:
         return "retention_s: must be 0 to 3650 days"
-    if claim.parameters and _bytes(claim.parameters) > ENVIRONMENT_BYTES:
+    given = claim.parameters
+    if given and sum(len(f"{name}{text}".encode()) for name, text in given.items()) > ENVIRONMENT_BYTES:
         return f"parameters: more than {ENVIRONMENT_BYTES} bytes"
     if claim.form is ClaimForm.TEMPLATE and claim.reclaim is Reclaim.DELETE:
         return "reclaim: only a standalone claim has data to delete; a template's end with its job"
@@ -65,15 +65,12 @@ def ask_problem(ask: Ask) -> str:
         or (ask.mounts and _list_problem("mounts", ask.mounts, _mount_problem))
         or (ask.ports and _list_problem("ports", ask.ports, _ports_problem))
         or (ask.shared and _list_problem("shared", ask.shared, _shared_problem))
-        or _variables_problem(ask)
+        or ((ask.mounts or ask.shared or ask.ports) and _variables_problem(ask))
         or (ask.environment and _environment_problem(ask.environment))
+        or (ask.profile and _name_problem("profile", ask.profile))
+        or (ask.scratch and _name_problem("scratch", ask.scratch))
     )
-    if problem:
-        return problem
-    for field, name in (("profile", ask.profile), ("scratch", ask.scratch)):
-        if name and (problem := name_problem(name)):
-            return f"ask.{field}: {name[:TEXT]!r} {problem}"
-    return ""
+    return problem or ""
 
 
 def _list_problem(field: str, entries: Sequence[T], problem_of: Callable[[T], str]) -> str:
@@ -102,6 +99,11 @@ def _variables_problem(ask: Ask) -> str:
             return f"{where}{other!r} and {name!r} would both be {variable}; give one of them another name"
         seen[variable] = (field, name)
     return ""
+
+
+def _name_problem(field: str, name: str) -> str:
+    problem = name_problem(name)
+    return f"ask.{field}: {name[:TEXT]!r} {problem}" if problem else ""
 
 
 def _instances_problem(wanted: InstanceAsk) -> str:
@@ -161,20 +163,16 @@ def _shared_problem(shared: SharedAsk) -> str:
 
 
 def _environment_problem(environment: dict[str, str]) -> str:
+    size = 0
     for name, text in environment.items():
-        good = name.isascii() and name.replace("_", "a").isalnum() and not name[0].isdigit()
-        if not good or len(name) > TEXT:
+        size += len(name) + len(text.encode())
+        if not (name.isascii() and name.isidentifier()) or len(name) > TEXT:
             return f"ask.environment: {name[:TEXT]!r} cannot name a variable"
-        if not {"\0", "\n", "\r"}.isdisjoint(text):
+        if "\0" in text or "\n" in text or "\r" in text:
             return f"ask.environment.{name}: may not have a zero byte or a line end"
-    if _bytes(environment) > ENVIRONMENT_BYTES:
+    if size > ENVIRONMENT_BYTES:
         return f"ask.environment: more than {ENVIRONMENT_BYTES} bytes"
     return ""
-
-
-def _bytes(texts: dict[str, str]) -> int:
-    """Of all names and texts."""
-    return sum(len(name.encode()) + len(text.encode()) for name, text in texts.items())
 
 
 def consumer_problem(consumer: Consumer) -> str:

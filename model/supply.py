@@ -13,7 +13,7 @@ import msgspec
 from xce.model.transition import Machine
 
 NAME_BYTES = 253
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_is_name = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{NAME_BYTES - 1}}}").fullmatch
 
 
 class LocationKind(StrEnum):
@@ -43,11 +43,11 @@ def split_location(key: str) -> tuple[LocationKind, str]:
 
 def name_problem(name: str) -> str:
     """'' if `name` can name a host, group, pool or storage, otherwise what is wrong with it."""
+    if _is_name(name):
+        return ""
     if not name or len(name) > NAME_BYTES:
         return f"must have 1 to {NAME_BYTES} characters"
-    if not _NAME.fullmatch(name):
-        return "letters, digits, '.', '_' and '-' only, starting with a letter, digit or '_'"
-    return ""
+    return "letters, digits, '.', '_' and '-' only, starting with a letter, digit or '_'"
 
 
 class Source(StrEnum):

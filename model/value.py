@@ -4,16 +4,18 @@ A *reading* is what a holder keeps of one resource at one location: a `Value`, o
 there is none. Ages travel and are measured with monotonic clocks; wall time is never compared.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Annotated, TypeAlias
 
 import msgspec
 
 Value: TypeAlias = bool | int | float | str | list[str]
 """numeric: int or finite float · boolean · string · string-set: sorted list without repeats."""
+
+_canonical = msgspec.json.Encoder(order="deterministic").encode
 
 LARGEST_INTEGER = 2**63 - 1
 """Integers beyond this cannot travel in MessagePack and are refused where they enter."""
@@ -87,8 +89,7 @@ def digest(table: Mapping[str, Mapping[str, Reading]]) -> str:
 
 def digest_of(plain: object) -> str:
     """16 hex digits over the canonical JSON of plain data."""
-    text = msgspec.json.encode(plain, order="deterministic")
-    return hashlib.blake2b(text, digest_size=8).hexdigest()
+    return blake2b(_canonical(plain), digest_size=8).hexdigest()
 
 
 def is_finite(value: float) -> bool:

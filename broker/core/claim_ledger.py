@@ -26,6 +26,7 @@ ENDED_KEPT = 16
 that failed last.
 """
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -59,7 +60,7 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     """Host to its live bindings."""
     of_gang: dict[str, dict[str, None]] = {}
     """Gang to its bindings, as long as one of them is known."""
-    states_of: dict[str, dict[str, int]] = {}
+    states_of: dict[str, dict[BindingState, int]] = {}
     """Claim or gang to how many of its known bindings are in each state."""
     newest: int = 0
     """The highest number of a binding."""
@@ -104,7 +105,8 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
 
     def live(self, claim: str) -> list[Binding]:
         """Bindings of a claim that have not ended."""
-        return [one for one in self.all_of(claim) if one.state not in ENDED]
+        names = self.of_claim.get(claim, ())
+        return [one for name in names if (one := self.bindings[name]).state not in ENDED]
 
     def all_of(self, claim: str) -> list[Binding]:
         """All known bindings of a claim."""
@@ -121,13 +123,13 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
     def state(self, claim: str) -> BindingState:
         """A claim's state."""
         record = self.claims[claim]
-        states = map(BindingState, self.states_of.get(f"claim:{claim}", ()))
+        states = self.states_of.get(f"claim:{claim}", ())
         return claim_state(record.claim.form, record.provided, states)
 
     def count(self, gang: str, *states: BindingState) -> int:
         """How many bindings of a gang are in one of these states."""
         counts = self.states_of.get(f"gang:{gang}", {})
-        return sum(counts.get(state.value, 0) for state in states)
+        return sum(counts.get(state, 0) for state in states)
 
     def was_ready(self, binding: Binding) -> bool:
         """Whether it was ready at some time, with all of its gang."""
@@ -138,9 +140,9 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         keys = [f"claim:{binding.claim}", *([f"gang:{binding.gang}"] if binding.gang else [])]
         for key in keys:
             counts = self.states_of.setdefault(key, {})
-            counts[binding.state.value] = counts.get(binding.state.value, 0) + change
-            if not counts[binding.state.value]:
-                _remove(self.states_of, key, binding.state.value)
+            counts[binding.state] = counts.get(binding.state, 0) + change
+            if not counts[binding.state]:
+                _remove(self.states_of, key, binding.state)
 
     def held(self, host: str) -> list[tuple[Chosen, str]]:
         """What may not be chosen on a host, each with why: instances of live bindings, and quarantined."""
@@ -161,17 +163,16 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
         """Take one change, if it is about claims."""
         match change:
             case facts.ClaimCreated():
-                waits = bool(change.claim.provider)
-                provided = BindingState.PENDING if waits else BindingState.READY
+                provided = BindingState.PENDING if change.claim.provider else BindingState.READY
                 self.claims[change.claim.id] = ClaimRecord(claim=change.claim, by=by, provided=provided)
-            case facts.ClaimProvided():
-                self._claim(change.claim, provided=change.state, reason=change.reason, volume=change.volume)
-            case facts.ClaimEnding():
-                self._claim(change.claim, ending=True)
             case facts.ClaimDeleted():
                 self.claims.pop(change.claim, None)
                 for binding in list(self.of_claim.get(change.claim, ())):
                     self._forget(binding)
+            case facts.ClaimProvided():
+                self._claim(change.claim, provided=change.state, reason=change.reason, volume=change.volume)
+            case facts.ClaimEnding():
+                self._claim(change.claim, ending=True)
             case facts.BindingMade():
                 self._made(msgspec.structs.replace(change.binding, revision=revision))
             case facts.BindingMoved():
@@ -255,11 +256,11 @@ class ClaimLedger(msgspec.Struct, kw_only=True):
             self.stood.pop(binding.gang, None)
 
 
-def _copied(table: dict[str, dict[str, T]]) -> dict[str, dict[str, T]]:
+def _copied(table: dict[str, dict[K, T]]) -> dict[str, dict[K, T]]:
     return {key: dict(inner) for key, inner in table.items()}
 
 
-def _remove(table: dict[str, dict[str, Any]], outer: str, inner: str) -> None:
+def _remove(table: dict[str, dict[K, Any]], outer: str, inner: K) -> None:
     """Take an entry out of a table of tables, and the table with its last entry."""
     entries = table.get(outer)
     if entries is not None and entries.pop(inner, _remove) is not _remove and not entries:

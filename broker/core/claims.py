@@ -99,11 +99,11 @@ class Claims:
         match change:
             case facts.ClaimCreated():
                 self.views.touch(change.claim.id, ())
+            case facts.ClaimDeleted():
+                self.views.touch_forgotten(change.claim)
             case facts.ClaimProvided() | facts.ClaimEnding():
                 self.views.touch(change.claim, ())
                 self._tell_words(change, now)
-            case facts.ClaimDeleted():
-                self.views.touch_forgotten(change.claim)
             case facts.BindingMade():
                 self._moved(change.binding.id, now)
                 self._watch_time(change.binding, now)

@@ -36,16 +36,18 @@ class Given(msgspec.Struct):
     peer: Peer
     order: Order
     key: str
-    """What its answer is remembered by."""
+    """What its answer is remembered by, here and in the store."""
     request: str
-    """Digest of it."""
+    """What tells it from another order that has the same id."""
+    answer: Answered | None = None
+    """Once it was judged to be good."""
     also: list[Peer] = []
     """Who gave the same order again meanwhile."""
 
 
 def as_given(peer: Peer, order: Order) -> Given:
     """An order of a peer."""
-    return Given(peer, order, answer_key(peer.title, order.id), request_digest(order))
+    return Given(peer, order, f"{peer.title} {order.id}", digest_of([order.__class__.__name__, order]))
 
 
 class _Waiting(msgspec.Struct):
@@ -104,38 +106,39 @@ class Journal:
         """Hand changes to the store; `told` follows at once when they are durable, `failed` if the store
         refuses.
         """
-        persist = Persist(self._next_ticket(changes), self._drafted(changes, by, ""))
-        self._waiting.append(_Waiting(persist, told, failed, None))
-        return persist
+        return self._hand_over(changes, by, told, failed)
 
     def carry_out(self, given: Given, changes: Sequence[Change], made: list[str]) -> Persist:
         """Hand what an order changes to the store. Its answer, with the ids of what it `made`, follows at
         once when that is durable, and is remembered; the audit has time until it is in the ledger.
         """
-        peer, op_id = given.peer, given.order.id
-        facts = self._drafted(changes, peer.title, op_id)
-        answer = Answered(given.key, given.request, self.draft.revision, made)
-        persist = Persist(self._next_ticket(changes), facts, answer)
+        given.answer = Answered(given.key, given.request, self.draft.revision + len(changes), made)
         self._given[given.key] = given
-        self._waiting.append(_Waiting(persist, [Send(peer, done_of(answer, op_id))], (), given))
-        return persist
+        told = [Send(given.peer, done_of(given.answer, given.order.id))]
+        return self._hand_over(changes, given.peer.title, told, (), given)
 
-    def _drafted(self, changes: Sequence[Change], by: str, op_id: str) -> list[Fact]:
-        """Changes as facts, which are in the draft from now on."""
-        facts, at, draft = [], self.wall(), self.draft
+    def _hand_over(
+        self,
+        changes: Sequence[Change],
+        by: str,
+        told: Sequence[Effect],
+        failed: Sequence[Effect],
+        given: Given | None = None,
+    ) -> Persist:
+        """Changes are facts and in the draft from now on."""
+        facts, at, draft, claims_alone = [], self.wall(), self.draft, True
+        op_id, answer = (given.order.id, given.answer) if given is not None else ("", None)
         for change in changes:
             fact = Fact(revision=draft.revision + 1, change=change, by=by, op_id=op_id, at=at)
             draft.apply(fact)
             facts.append(fact)
-        return facts
-
-    def _next_ticket(self, changes: Sequence[Change]) -> int:
+            claims_alone = claims_alone and isinstance(change, ClaimChange)
         self._ticket += 1
-        for change in changes:
-            if not isinstance(change, ClaimChange):
-                self._general.append(self._ticket)
-                break
-        return self._ticket
+        if not claims_alone:
+            self._general.append(self._ticket)
+        persist = Persist(self._ticket, facts, answer)
+        self._waiting.append(_Waiting(persist, told, failed, given))
+        return persist
 
     def answered(self, given: Given) -> list[Effect] | None:
         """The answer of an order that was given before, None if it was not.
@@ -228,13 +231,3 @@ def _not_durable(peer: Peer, order: Order) -> Send:
 def done_of(answer: Answered, op_id: str) -> Done:
     """The answer of an order, the same each time."""
     return Done(id=op_id, revision=answer.revision, made=answer.made)
-
-
-def answer_key(by: str, op_id: str) -> str:
-    """What the store remembers an answer by."""
-    return f"{by} {op_id}"
-
-
-def request_digest(order: object) -> str:
-    """What tells two orders apart that have the same id."""
-    return digest_of([type(order).__name__, order])

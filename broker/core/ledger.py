@@ -91,19 +91,19 @@ class Ledger(msgspec.Struct, kw_only=True):
 
     def apply(self, fact: Fact) -> None:
         """Take the next fact; raises `OutOfOrder` for any other. An empty ledger may take a checkpoint."""
-        change = fact.change
-        if isinstance(change, facts.Checkpoint) and self.revision == 0:
-            self._adopt(_decode(change.ledger))
-        elif fact.revision != self.revision + 1:
-            raise OutOfOrder(f"fact {fact.revision} came after revision {self.revision}")
-        if isinstance(change, facts.Checkpoint):
-            self.revision = self.checkpoint = fact.revision  # what it says is what is here already
-            return
+        change, revision = fact.change, fact.revision
+        first = self.revision == 0 and isinstance(change, facts.Checkpoint)
+        if revision != self.revision + 1 and not first:
+            raise OutOfOrder(f"fact {revision} came after revision {self.revision}")
         if isinstance(change, facts.ClaimChange):
-            self.claims.take(change, by=fact.by, revision=fact.revision)
+            self.claims.take(change, by=fact.by, revision=revision)
+        elif isinstance(change, facts.Checkpoint):
+            if first:
+                self._adopt(_decode(change.ledger))
+            self.checkpoint = revision  # otherwise what it says is what is here already
         else:
             self._take(change)
-        self.revision = fact.revision
+        self.revision = revision
 
     def encoded(self) -> bytes:
         """All of it, for a checkpoint, but for what can be worked out."""

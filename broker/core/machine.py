@@ -311,14 +311,10 @@ class Broker:
             raise Refusal("not-durable", journal.fault, NOT_DURABLE_HINT)
         if len(journal) >= WAITING:
             raise Refusal("busy", f"{WAITING} orders wait for the broker's disk already", "ask again later")
-        changes = decide(order, peer, self._now())
+        now = self._situation
+        now.ledger, now.site, now.types = journal.draft, self.state.site, self.state.types.all
+        changes = decide(order, peer, now)
         return [journal.carry_out(asked, changes, made_by(changes))]
-
-    def _now(self) -> Situation:
-        """What the next order is judged against."""
-        now, state = self._situation, self.state
-        now.ledger, now.site, now.types = state.journal.draft, state.site, state.types.all
-        return now
 
     def _forbidden(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> None:
         """A message that the peer's role does not have."""

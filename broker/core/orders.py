@@ -35,10 +35,10 @@ def made_by(changes: Sequence[facts.Change]) -> list[str]:
     """Ids of what facts make, for the answer."""
     made: list[str] = []
     for change in changes:
-        if isinstance(change, facts.BindingMade):
-            made.append(change.binding.id)
-        elif isinstance(change, facts.ClaimCreated):
+        if change.__class__ is facts.ClaimCreated:
             made.append(change.claim.id)
+        elif change.__class__ is facts.BindingMade:
+            made.append(change.binding.id)
     return made
 
 
