@@ -27,7 +27,7 @@ from xce.prepare.handler import Node, StepFailed
 from xce.prepare.journal import Journal, NotRecorded, Order, Tombstone, Work
 from xce.prepare.plan import PlanRefused, plan
 from xce.prepare.shared import directory_of, left_of, lies_in, removal_key
-from xce.prepare.step import InstanceMap, Kept, Shared, given
+from xce.prepare.step import CLOCK_SET_S, InstanceMap, Kept, Shared, given
 
 _LOOK_S = 0.02
 SLICE_S = 0.05
@@ -39,8 +39,8 @@ _KEPT_AGAIN_S = 60.0
 """For a directory that could not be removed, though its time was over."""
 _LONG_S = 7 * 86400.0
 """For which other nodes may have a directory whose time is over, before an admin is told."""
-_CLOCK_SET_S = 10.0
-"""By which the clocks part at once when wall time is set; small corrections come slowly."""
+_READ_CLOCKS_S = 3600.0
+"""Between two records of the clocks, for what is kept."""
 
 
 class Known(NamedTuple):
@@ -76,6 +76,8 @@ class Executor(Carrier):
         self._settling: _Settling | None = None
         self._apart = self.node.wall() - self.node.clock()
         """What is between the two clocks."""
+        self._read_clocks_at = 0.0
+        """By the clock, when they are to be written down again, whatever they show."""
         self._kept_later: dict[str, float] = {}
         """By the clock, when to try once more to remove what was kept."""
         self.unremoved: dict[str, str] = {}
@@ -300,12 +302,14 @@ class Executor(Carrier):
 
     def _follow_wall(self) -> None:
         """Who sets the clock, rightly or not, shortens no time for which something is kept."""
-        apart = self.node.wall() - self.node.clock()
-        if abs(apart - self._apart) >= _CLOCK_SET_S:
+        now = self.node.read_clocks()
+        apart = now.wall - now.clock
+        if now.clock >= self._read_clocks_at or abs(apart - self._apart) >= CLOCK_SET_S:
             try:
-                self.journal.shift_kept(apart - self._apart)
+                self.journal.read_clocks(now)
             except NotRecorded:
                 return  # that is told by itself
+            self._read_clocks_at = now.clock + _READ_CLOCKS_S
         self._apart = apart
 
     def _clean_kept(self) -> None:

@@ -16,7 +16,7 @@ from xce.linux.users import User
 from xce.model import csi
 from xce.model.profile import Claims, Profile
 from xce.prepare.copies import Copies
-from xce.prepare.step import Evidence, Kept, Step
+from xce.prepare.step import Clocks, Evidence, Kept, Step
 from xce.prepare.tags import Owner
 
 
@@ -180,6 +180,10 @@ class Node(NamedTuple):
     proc: str = "/proc"
     sys: str = "/sys"
     dev: str = "/dev"
+
+    def read_clocks(self) -> Clocks:
+        """What they show now."""
+        return Clocks(boot=self.owner.boot, wall=self.wall(), clock=self.clock())
 
 
 K = TypeVar("K")

@@ -25,7 +25,7 @@ from xce.model.claim import Binding, BindingState, Claim, binding_number
 from xce.prepare import journalfile, journalnames
 from xce.prepare.journalfile import COUNT, LOST, STEPS, Head, Key, copied, salvage
 from xce.prepare.journalnames import FILE, HEAD
-from xce.prepare.step import Evidence, Kept, Step
+from xce.prepare.step import Clocks, Evidence, Kept, Step
 
 TOMBSTONES = 4096
 """Ended bindings that are remembered; their ids are never used again, so the oldest may be forgotten."""
@@ -221,11 +221,9 @@ class Journal:
             yield key
             number += 1
 
-    def shift_kept(self, seconds: float) -> None:
-        """Wall time was set, by so much: what is kept goes by it."""
-        later = {
-            name: msgspec.structs.replace(kept, due=kept.due + seconds) for name, kept in self.kept.items()
-        }
+    def read_clocks(self, now: Clocks) -> None:
+        """Wall time may have been set: what is kept goes by that."""
+        later = {name: kept.as_of(now) for name, kept in self.kept.items()}
         if later:
             with self._writing() as changes:
                 changes.update({("kept", name, 0): kept for name, kept in later.items()})

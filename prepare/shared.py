@@ -91,8 +91,16 @@ class SharedHandler(Plain[Shared]):
             if ask(at, "unshare", new, remote=remote) is None:
                 return Wait(ERRAND_S, f"removing directories on {step.root}")
             return Done()
-        agent, home, now = evidence.get("agent", ""), evidence.get("home"), at.node.wall()
-        kept = Kept(root=step.root, elements=elements, due=now, remote=remote, agent=agent, home=home)
+        agent, home, read = evidence.get("agent", ""), evidence.get("home"), at.node.read_clocks()
+        kept = Kept(
+            root=step.root,
+            elements=elements,
+            due=read.wall,
+            remote=remote,
+            agent=agent,
+            home=home,
+            read=read,
+        )
         needed = any(lies_in(directory_of(peer.step, peer.evidence), elements) for peer in at.peers)
         if step.retention_s > 0 or needed:  # if only for as long as others are in it
             return Done(kept=msgspec.structs.replace(kept, due=kept.due + step.retention_s))

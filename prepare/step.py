@@ -30,6 +30,33 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """Whose mark is on it. '' where marks do not count: none can be there, or an older version made it."""
     home: Evidence | None = None
     """The volume, to be told from what may be in its place."""
+    read: "Clocks | None" = None
+    """The clocks when `due` was right by them; None: an older version wrote it."""
+
+    def as_of(self, now: "Clocks") -> "Kept":
+        """The same by the clocks of now: whoever sets wall time, rightly or not, shortens nothing.
+
+        Of the time between two boots nothing is known; what has passed in this one, has passed.
+        """
+        if self.read is None:
+            return msgspec.structs.replace(self, read=now)
+        passed = now.clock - (self.read.clock if self.read.boot == now.boot else 0.0)
+        set_by = now.wall - (self.read.wall + passed)
+        due = self.due + (set_by if abs(set_by) >= CLOCK_SET_S else 0.0)
+        return msgspec.structs.replace(self, due=due, read=now)
+
+
+class Clocks(msgspec.Struct, frozen=True, kw_only=True):
+    """What they showed at one moment."""
+
+    boot: str
+    wall: float
+    clock: float
+    """Of this boot alone."""
+
+
+CLOCK_SET_S = 10.0
+"""By which the clocks part at once when wall time is set; small corrections come slowly."""
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):

@@ -184,6 +184,43 @@ def test_a_clock_that_is_set_does_not_end_the_time_of_what_is_kept(world: World,
     assert world.journal.kept == {}
 
 
+@pytest.mark.parametrize("hours", [9, 24 * 365 * 56, -9])
+@pytest.mark.parametrize("boots", [False, True], ids=["restart", "reboot"])
+def test_a_clock_that_is_set_while_the_agent_is_away_does_not_end_it_either(
+    world: World, hours: int, *, boots: bool
+) -> None:
+    steps = [0.0]
+    world.overrides["wall"] = lambda: time.time() + world.ahead + steps[0]
+    world.restart()
+    report = world.bind(HOME, consumer=JOB, retention_s=3 * 3600)
+    assert world.release(report.binding).state is RELEASED
+    for _ in range(2):  # the agent has seen that this has passed
+        world.ahead += 3600
+        world.executor.advance()
+    steps[0] += 3600 * hours
+    (world.reboot if boots else world.restart)()
+    world.executor.advance()
+    world.ahead += 3500
+    world.executor.advance()
+    assert len(tree(world)) == 5
+    world.ahead += 101
+    world.until(lambda: not tree(world))
+    assert world.journal.kept == {}
+
+
+def test_the_time_in_which_a_host_was_off_does_not_count(world: World) -> None:
+    """Nobody knows how long it was: its clock may be wrong until it is set."""
+    report = world.bind(HOME, consumer=JOB, retention_s=3600)
+    assert world.release(report.binding).state is RELEASED
+    world.ahead += 86400
+    world.reboot()
+    world.ahead += 3500
+    world.executor.advance()
+    assert len(tree(world)) == 5
+    world.ahead += 101
+    world.until(lambda: not tree(world))
+
+
 def test_c_dir_05_what_cannot_be_removed_is_named_and_tried_again(world: World, tmp_path: Path) -> None:
     report = world.bind(HOME)
     out = Path(world.variables(report.binding)["XCE_DIR_OUT"])

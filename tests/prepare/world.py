@@ -112,8 +112,8 @@ class World:
         self.instances = dict(INSTANCES)
         self.numbers = iter(range(1, 100_000))
         self.boot = BOOT
-        self.ahead = 0.0
-        """Of the real clocks."""
+        self.ahead = self.booted = 0.0
+        """Of the real clocks; and what is 0 for the monotonic one."""
         self.each: Callable[[], object] = lambda: None
         """Called again and again while something is waited for."""
         self.start()
@@ -127,7 +127,8 @@ class World:
             **self.overrides,
         }
         node = local.node(self.settings, **arguments)
-        self.node = node._replace(clock=lambda: time.monotonic() + self.ahead)
+        clock = lambda: time.monotonic() + self.ahead - self.booted  # noqa: E731
+        self.node = node._replace(clock=clock, owner=node.owner._replace(boot=self.boot))
         self.journal = Journal(str(self.place / "state"))
         self.executor = Executor(self.journal, self.node, self.boot)
 
@@ -156,7 +157,7 @@ class World:
                 time.sleep(0.001)
         for place in (self.settings.directory, self.settings.cdi_directory):
             subprocess.run(["rm", "-rf", "--one-file-system", place], check=True)
-        self.boot = f"{self.boot}+"
+        self.boot, self.booted = f"{self.boot}+", time.monotonic() + self.ahead
         self.start()
 
     def bind(
