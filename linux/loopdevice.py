@@ -3,6 +3,7 @@
 Constants keep the kernel's names (linux/loop.h). LOOP_CONFIGURE needs Linux 5.8.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -14,6 +15,7 @@ LO_FLAGS_AUTOCLEAR = 4
 _CONFIG = struct.Struct("<II 40x 4I 160x 16x 64x")
 """struct loop_config: descriptor, block size, then loop_info64, of which lo_flags is the last number set."""
 _TRIES = 16
+_GONE = " (deleted)"
 
 
 def attach(file: int) -> tuple[str, int]:
@@ -34,6 +36,15 @@ def attach(file: int) -> tuple[str, int]:
     finally:
         os.close(control)
     raise OSError(errno.EBUSY, "no free loop device", "/dev/loop-control")
+
+
+def having(path: str, sys_root: str = "/sys") -> str:
+    """The loop device that has a file, by its path; it may still write though nothing is mounted."""
+    for file in Path(sys_root, "block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            if file.read_text("utf-8").rstrip("\n").removesuffix(_GONE) == path:
+                return f"/dev/{file.parent.parent.name}"
+    return ""
 
 
 def backing(number: str, sys_root: str = "/sys") -> str:

@@ -19,6 +19,10 @@ LOCAL = frozenset(
 )
 """File systems that answer without asking another machine or process. Those not named here can hang."""
 
+DISKLESS = frozenset(
+    re.findall(r"\w+", "bpf cgroup cgroup2 debugfs devpts devtmpfs mqueue proc pstore ramfs sysfs tmpfs")
+)
+"""File systems that wait for no disk either, when they are mounted or taken off."""
 _LINKS = 40
 """Followed on one path; ELOOP comes sooner."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -117,6 +121,13 @@ def one(number: int, proc_root: str = "/proc") -> Mount | None:
 def can_hang(kind: str) -> bool:
     """Whether looking at a file of such a file system can wait for somebody: network, FUSE, unknown ones."""
     return kind not in LOCAL
+
+
+def waits(kind: str) -> bool:
+    """Whether to mount such a file system, or to take off its last mount, can wait for a disk or for
+    somebody: what was written last goes there then.
+    """
+    return kind not in DISKLESS
 
 
 def tops(mounts: Iterable[Mount]) -> dict[str, Mount]:

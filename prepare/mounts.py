@@ -95,6 +95,16 @@ def changed(evidence: Evidence, at: At, *, read_only: bool, marks: bool = True) 
     return ""
 
 
+def may_wait(mount: Mount, at: At) -> bool:
+    """Whether to take a mount off can wait: for somebody else, or, with the last one of its file system,
+    until all that was written is on a disk.
+    """
+    if mountinfo.can_hang(mount.kind):
+        return True
+    others = (one for one in at.node.mounts() if one.device == mount.device and one.id != mount.id)
+    return mountinfo.waits(mount.kind) and next(others, None) is None
+
+
 def take_off(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whose: Whose) -> Outcome:
     """Unmount what is ours, if nobody has it elsewhere either, and remove the mount point."""
     there = at_point(point, at)
@@ -127,7 +137,7 @@ def take_off_early(point: str, ours: IsOurs, evidence: Evidence, at: At, *, whos
     What cannot be taken off at once is left for its turn.
     """
     there = at_point(point, at)
-    if "mount" in evidence and len(there) == 1 and ours(there[0]) and not mountinfo.can_hang(there[0].kind):
+    if "mount" in evidence and len(there) == 1 and ours(there[0]) and not may_wait(there[0], at):
         with contextlib.suppress(OSError):
             answer = ask(at, "unmount", {"point": point}, remote=False)
             at.node.mark("mounts.unmounted")
@@ -151,7 +161,7 @@ def unmount(top: Mount, at: At, words: str = "") -> Wait:
     `words`: why it is ours to do.
     """
     point = top.point
-    answer = ask(at, "unmount", {"point": point}, remote=mountinfo.can_hang(top.kind))
+    answer = ask(at, "unmount", {"point": point}, remote=may_wait(top, at))
     if answer is None:
         return Wait(ERRAND_S, f"unmounting {point}")
     if answer.get("busy"):
@@ -330,7 +340,7 @@ class StageHandler(Plain[Stage]):
             for option in step.options:
                 key, equals, value = option.partition("=")
                 options[key] = value if equals else True
-            remote = mountinfo.can_hang(step.type)
+            remote = mountinfo.waits(step.type)
             arguments = {"type": step.type, "options": options, "point": step.point}
             if ask(at, "make", arguments, remote=remote) is None:
                 return Wait(ERRAND_S, f"mounting {step.volume}")

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable
 
-from xce.linux import beneath, btrfs, mountapi, quota
+from xce.linux import beneath, btrfs, loopdevice, mountapi, quota
 from xce.prepare import projects
 from xce.prepare.errand import DIRECTORY, LOOKED_AT, opened, other_place, place_of, unlink
 from xce.prepare.step import Evidence
@@ -19,6 +19,8 @@ from xce.prepare.tags import Owner
 
 DATA = "data"
 FREEING = "its space is being freed"
+_FLUSHED_TRIES, _FLUSHED_S = 25, 0.02
+"""After the last mount of a file was taken off, until its loop device is free."""
 _SETTLED_S = 1.0
 """After files were removed, until the file system has counted them off."""
 
@@ -152,6 +154,8 @@ def clear(
         if hidden and (words := other_place(top, home or {})):
             return {"left": [[directory if number else image, words]]}
     if image and not own.foreign(f"{root}/{image}", recorded=image == made):
+        if device := _writer(f"{os.path.realpath(root)}/{image}"):
+            return {"left": [[image, f"{device} has not written all of it yet"]]}
         unlink(root=root, name=image)
     if own.foreign(f"{root}/{directory}", recorded=directory == made):
         return {"left": []}
@@ -159,6 +163,15 @@ def clear(
         number = number or _number_of(top, directory)
         left, volumes = _remove(top, directory)
         return {"left": left or _counted_off(top, number, volumes)}
+
+
+def _writer(image: str) -> str:
+    """The loop device that has a file still, though nothing of it is mounted: it may be at work."""
+    for _ in range(_FLUSHED_TRIES):
+        if not (device := loopdevice.having(image)):
+            break
+        time.sleep(_FLUSHED_S)
+    return device
 
 
 def _remove(top: int, directory: str) -> tuple[list[list[str]], list[int]]:

@@ -19,7 +19,7 @@ from xce.prepare.csi.calls import Progress
 from xce.prepare.csi.usage import VOLUME, Event, State
 from xce.prepare.handler import ERRAND_S, PEER, At, Done, Note, Plain, StepFailed, Wait
 from xce.prepare.handler import Outcome as StepOutcome
-from xce.prepare.mounts import ask, at_point, changed, found, need_visible, unmount
+from xce.prepare.mounts import ask, at_point, changed, found, may_wait, need_visible, unmount
 from xce.prepare.step import Csi, Evidence
 
 _LOOK_S = 0.02
@@ -162,7 +162,7 @@ class CsiHandler(Plain[Csi]):
         if not there:
             raise StepFailed(f"plugin {step.plugin} says OK, and nothing is mounted on {step.target}")
         if len(there) > 1:  # it mounted again for a repeated call
-            ask(at, "unmount", {"point": step.target}, remote=mountinfo.can_hang(there[-1].kind))
+            ask(at, "unmount", {"point": step.target}, remote=may_wait(there[-1], at))
             return Wait(_LOOK_S, f"taking one of {len(there)} mounts off {step.target}")
         if problem := usage.not_the_volume(there[0], at.node.settings.directory, at.node.mounts()):
             raise StepFailed(problem)

@@ -3,7 +3,7 @@
  *     faultfs MOUNTPOINT SOURCE CONTROL -f
  *
  * CONTROL is four native ints, which a test changes while it runs: the error of what writes, of what syncs and of
- * what reads, 0 for none, and whether everybody waits. Caches of the kernel are off: each call comes here.
+ * what reads, 0 for none, and who waits: everybody (1), or who syncs (2). Caches of the kernel are off: each call comes here.
  */
 #define FUSE_USE_VERSION 31
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@ static int source;
 
 static int ill(int kind)
 {
-    while (control[HANGS])
+    while (control[HANGS] == 1 || (control[HANGS] == 2 && kind == SYNCS))
         usleep(5000);
     return -control[kind];
 }
