@@ -15,6 +15,7 @@ from xce.broker.store import Batch, Store, StoreError
 from xce.model.message import Done
 from xce.wire import codec
 
+QUICK_MS = 3
 COMMIT_MS = (1, 3, 10, 30, 100, 300, 1000)
 """Bounds of the histogram of the store's latency."""
 
@@ -32,7 +33,8 @@ class Commits:
         """Why the store cannot record at present, as the core knows it."""
         self._durable = 0
         """The last ticket that is durable, and the core has still to take up; 0: none."""
-        self._us = self._total = 0
+        self._us = self._total = self._out = 0
+        self._last_ms = 0.0
         self._counts = dict.fromkeys(COMMIT_MS, 0)
 
     def submit(self) -> None:
@@ -49,6 +51,11 @@ class Commits:
         }
         if self.store.submit(Batch(facts, answers), self.waiting[-1].ticket):
             self.waiting.clear()
+            self._out += 1
+
+    def quick(self) -> bool:
+        """Whether the store has nothing to do, and did it quickly the last time."""
+        return not self._out and self._last_ms < QUICK_MS
 
     def take(self, now: float) -> None:
         """What the store has to say."""
@@ -58,7 +65,9 @@ class Commits:
         if durable:
             self._durable = durable
             self._guard(lambda: self.broker.answers(durable))
+        self._out -= len(outcomes)
         for outcome in outcomes:
+            self._last_ms = outcome.ms
             if outcome.error is None:
                 self._count(outcome.ms)
         if failed or (durable and not self.broker.may_wait(durable)):

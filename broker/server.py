@@ -29,7 +29,9 @@ from xce.broker.core.effect import Audit, Backup, CutOff, Effect, Note, Persist,
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
 from xce.broker.logs import log
+from xce.broker.pace import Pace
 from xce.broker.store import Store, StoreError
+from xce.broker.turns import Turns
 from xce.model.message import Order
 from xce.wire import codec
 from xce.wire.codec import PlainReport
@@ -37,12 +39,8 @@ from xce.wire.router import TURN, Router, Sent, Stranger
 from xce.wire.zap import Authenticator
 
 REST_MS = 3
-BUSY_PER_S, CROWDED_PER_S = 200, 30_000
-"""Messages per second between which the loop rests between turns."""
 PUT_OFF_MS, AT_MOST_MS = 1, 3
 """So long followers wait for what has become durable, if nothing comes; and if orders come all the while."""
-PACE_S = 0.05
-"""Over which the rate is measured."""
 CUT_AFTER_S = 0.5
 """A peer that is cut off gets this long to receive why."""
 FREEZE_AFTER = 1000
@@ -89,6 +87,11 @@ class Server:
         self._owed_at = 0.0
         """When followers hear at the latest of what has become durable; 0: they know of all."""
         self._copies = Copies(store)
+        self._turns = Turns(clock=clock)
+        self._following = 0.0
+        """When what is done about once a second is due."""
+        self._everything, self._messages = select.poll(), -1
+        store.call_after(self._go_on)
         broker.questions.outside = self._counters
 
     # -------------------------------------------------------------------------------------- start, end
@@ -133,18 +136,18 @@ class Server:
         assert router is not None, "internal error: run before listen"
         store, signals, messages = self.store.fileno(), chores.fileno(), router.fileno()
         attended = {router.monitor_fileno(), *([zap.fileno()] if zap else [])}
-        resting, everything = (
-            _poll(store, signals, *attended),
-            _poll(store, signals, *attended, messages),
-        )
+        resting = _poll(store, signals, *attended)
+        self._everything = everything = _poll(store, signals, *attended, messages)
+        self._messages = messages
         _settle_collector()
-        pace, following, rest, go_on = _Pace(self.clock()), self.clock() + 1, False, True
+        pace, rest, go_on = Pace(self.clock()), False, True
+        self._following = self.clock() + 1
         unattended = True
         """There may be something that no descriptor tells: ZeroMQ's tell only what is new."""
         while go_on:
             now = self.clock()
-            if now >= following:
-                following = now + 1
+            if now >= self._following:
+                self._following = now + 1
                 self._second(now)
                 chores.second(now)
             look = rest or unattended or self.broker.busy() or router.readable()
@@ -153,15 +156,14 @@ class Server:
             elif look:
                 ready = everything.poll(0)
             else:
-                longest = PUT_OFF_MS if self._owed_at else max(1, int((following - now) * 1000))
+                longest = PUT_OFF_MS if self._owed_at else max(1, int((self._following - now) * 1000))
                 ready = everything.poll(longest)
             told = {descriptor for descriptor, _ in ready}
             if unattended or not attended.isdisjoint(told):
                 unattended = self._attend(router)
             if store in told:
                 # First: who was answered is at work while others are served.
-                self._commits.take(self.clock())
-                self._owed_at = self._owed_at or self.clock() + AT_MOST_MS / 1000
+                self._answer()
             taken = more = self._take(router) if look or messages in told else 0
             while more > 1 and self._commits.waiting and taken < TURN:
                 more = self._take(router)  # orders that came while others were judged share their sync
@@ -169,7 +171,7 @@ class Server:
             now = self.clock()
             put_off = self._puts_off(taken, now, store_spoke=store in told)
             if put_off:
-                self._commits.submit()
+                self._hand_over(alone=taken == 1)
             else:
                 self._turn()
             fast = pace.fast(taken, now) and not self.broker.busy()
@@ -218,6 +220,50 @@ class Server:
         """Whether publishing waits: only orders came, which go to the disk, or answers from there."""
         orders_alone = taken == len(self._commits.waiting) and not self._ended
         return orders_alone and (taken > 0 or store_spoke) and (not self._owed_at or now < self._owed_at)
+
+    def _answer(self) -> None:
+        """Take what the store has to say: callers first, followers in a moment."""
+        now = self.clock()
+        self._commits.take(now)
+        self._owed_at = self._owed_at or now + AT_MOST_MS / 1000
+
+    def _hand_over(self, *, alone: bool) -> None:
+        """Give orders to the store; one that came alone together with the loop."""
+        if alone and self._commits.quick() and not self.broker.busy():
+            self._turns.lend(self._commits.submit)
+        else:
+            self._commits.submit()
+
+    def _go_on(self) -> bool:
+        """In the store's thread, when it has decided something: serve on, if the loop was lent to it."""
+        if not self._turns.take_up():
+            return False
+        alone = False
+        try:
+            self._answer()
+            alone = self._take_alone()
+        except Exception as error:  # noqa: BLE001 - a bug must not end the store's thread, nor keep the loop
+            self._bug(error)
+        if alone:
+            self._turns.put_down()
+        else:
+            self._turns.give_back()
+        return True
+
+    def _take_alone(self) -> bool:
+        """Wait a moment for messages; whether there was an order alone, which is with the store now.
+
+        A message that is there already came while we waited for the disk: there is more than one caller.
+        """
+        router, now = self.router, self.clock()
+        if router is None or now >= self._following or router.readable():
+            return False
+        if [descriptor for descriptor, _ in self._everything.poll(PUT_OFF_MS)] != [self._messages]:
+            return False
+        alone = self._puts_off(self._take(router), self.clock(), store_spoke=True)
+        alone = alone and len(self._commits.waiting) == 1
+        self._commits.submit()
+        return alone
 
     def _turn(self) -> None:
         """The end of a turn: hand facts to the store, publish while it is at work, forget who is gone."""
@@ -326,22 +372,6 @@ class Server:
         if self.zap is not None:
             counters["refused.key"] = self.zap.refused.total()
         return counters
-
-
-class _Pace:
-    """How many messages come, over the last moments."""
-
-    def __init__(self, now: float) -> None:
-        self._since, self._count, self._fast = now, 0, False
-
-    def fast(self, taken: int, now: float) -> bool:
-        """Whether they come so thick that a rest pays."""
-        self._count += taken
-        passed = now - self._since
-        if passed >= PACE_S:
-            self._fast = BUSY_PER_S <= self._count / passed < CROWDED_PER_S
-            self._since, self._count = now, 0
-        return self._fast
 
 
 def _poll(*descriptors: int) -> select.poll:

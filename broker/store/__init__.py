@@ -8,7 +8,7 @@ How it fails: what cannot be opened raises `StoreError` with the object, the cau
 cannot be recorded later is a value, `Outcome.error`, and `Store.fault` until recording works again.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -81,7 +81,7 @@ class Loaded(NamedTuple):
 
 
 class Store(Protocol):
-    """Where facts are kept. One thread (the loop's) calls all of it; none of `submit` .. `completed` blocks.
+    """Where facts are kept. Who has the loop calls all of it; none of `submit` .. `completed` blocks.
 
     Order: batches are recorded in the order of `submit`, each whole or not at all. Everything that waits goes
     to the disk together, so that a hundred callers cost one sync. An `Outcome` without error is given only
@@ -120,6 +120,13 @@ class Store(Protocol):
 
     def completed(self) -> list[Outcome]:
         """What has been decided since the last call, in the order of `submit`."""
+        ...
+
+    def call_after(self, then: Callable[[], bool]) -> None:
+        """Have the thread that records call `then` when it has decided something.
+
+        True: it is known already, the descriptor need not tell it. What `then` submits is recorded next.
+        """
         ...
 
     def backup(self, path: str = "") -> int:

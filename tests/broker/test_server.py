@@ -25,6 +25,7 @@ from xce.broker.store.sqlite import SqliteStore
 from xce.model import message as m
 from xce.model.claim import Claim, ClaimForm
 from xce.model.configuration import BrokerFile
+from xce.model.fact import ClaimCreated
 from xce.wire import codec
 from xce.wire.router import Router
 
@@ -285,3 +286,100 @@ def test_orders_without_end_do_not_keep_followers_waiting(running: Running) -> N
         assert isinstance(codec.decode_from_broker(running.peer.recv()), m.Done)
     gaps = [later - earlier for earlier, later in itertools.pairwise([*published, answered])]
     assert max(gaps) < 200, "nothing was published while half of the orders were answered"
+
+
+class Threads:
+    """In which threads the core judges, by what it is given."""
+
+    def __init__(self, running: Running) -> None:
+        self.of: dict[str, str] = {}
+        handle = running.broker.handle
+
+        def handled(peer: Peer, message: m.Tick | m.ToBroker, now: float) -> list[Effect]:
+            if isinstance(message, m.ClaimCreate | m.StatusRequest):
+                self.of[message.id] = threading.current_thread().name
+            return handle(peer, message, now)
+
+        running.broker.handle = handled  # type: ignore[method-assign]
+
+
+def test_orders_of_a_caller_alone_are_judged_where_they_are_recorded(running: Running) -> None:
+    """Two words between threads less for each. What is no order is the loop's own again."""
+    threads = Threads(running)
+    for number in range(60):
+        assert isinstance(running.ask(claim(f"c{number}")), m.Done)
+        assert isinstance(running.ask(claim(f"d{number}")), m.Done)
+        assert isinstance(running.ask(m.StatusRequest(id=f"s{number}")), m.BrokerStatus)
+    there = [thread == "store" for name, thread in threads.of.items() if name.startswith("make-d")]
+    assert sum(there) > 20, "the loop was not lent, or did not stay"
+    assert all(isinstance(running.ask(claim(f"e{number}")), m.Done) for number in range(100))
+
+
+def test_a_disk_that_hangs_stops_neither_the_loop_nor_its_end(tmp_path: Path) -> None:
+    """Also when the thread that is with the disk had the loop."""
+    store = SqliteStore(tmp_path)
+    running = Running(tmp_path, store)
+    try:
+        threads = Threads(running)
+        for number in range(40):
+            assert isinstance(running.ask(claim(f"c{number}")), m.Done)
+        assert "store" in threads.of.values()
+        with contextlib.closing(running.connect()) as other, store._recorder._alone:
+            running.peer.send(codec.encode(claim("waits")))
+            time.sleep(0.1)
+            for number in range(3):
+                began = time.monotonic()
+                other.send(codec.encode(m.StatusRequest(id=f"during-{number}")))
+                assert other.poll(10_000)
+                assert isinstance(codec.decode_from_broker(other.recv()), m.BrokerStatus)
+                assert time.monotonic() - began < 5
+            other.send(codec.encode(claim("waits-too")))
+            assert not other.poll(100), "nothing is answered that is not on the disk"
+            assert threads.of["during-0"] != "store"
+            assert not running.peer.poll(0)
+        assert running.peer.poll(10_000)
+        answer = codec.decode_from_broker(running.peer.recv())
+        assert isinstance(answer, m.Done)
+        assert answer.id == "make-waits"
+        assert isinstance(running.ask(claim("after")), m.Done)
+        with store._recorder._alone:
+            running.peer.send(codec.encode(claim("last")))
+            time.sleep(0.1)
+            running.chores.end()
+            running._thread.join(10)
+            assert not running._thread.is_alive()
+    finally:
+        running.close()
+    again = SqliteStore(tmp_path)
+    made = [fact.change.claim.id for fact in again.load().facts if isinstance(fact.change, ClaimCreated)]
+    assert made[40:] == ["waits", "waits-too", "after", "last"]
+    again.close(10)
+
+
+def test_a_bug_where_the_loop_is_lent_keeps_neither_the_loop_nor_the_answers(running: Running) -> None:
+    def broken() -> bool:
+        assert threading.current_thread().name == "store"
+        raise KeyError("a bug")
+
+    running.server._take_alone = broken  # type: ignore[method-assign]
+    for number in range(20):
+        assert isinstance(running.ask(claim(f"c{number}")), m.Done)
+    status = running.ask(m.StatusRequest(id="2"))
+    assert isinstance(status, m.BrokerStatus)
+    assert status.trouble == ["internal error, see the log: KeyError: 'a bug'"]
+
+
+def test_orders_of_many_callers_at_once_are_all_answered(running: Running) -> None:
+    """Whoever has the loop, and however often it goes from thread to thread."""
+    with contextlib.ExitStack() as stack:
+        callers = [stack.enter_context(contextlib.closing(running.connect())) for _ in range(5)]
+        for number in range(60):
+            busy = callers[: 1 + number % 5]
+            for index, caller in enumerate(busy):
+                caller.send(codec.encode(claim(f"c{number}-{index}")))
+            for caller in busy:
+                assert caller.poll(10_000)
+                assert isinstance(codec.decode_from_broker(caller.recv()), m.Done)
+    claims = running.ask(m.ClaimsRequest(id="q"))
+    assert isinstance(claims, m.Claims)
+    assert len(claims.claims) == 60 * 3
