@@ -23,6 +23,8 @@ class _Progress(msgspec.Struct):
 
     told: float | None = None
     """Clock at which they were."""
+    words: str = ""
+    """What is waited for."""
 
 
 def group_of(name: str, at: At) -> Cgroup:
@@ -83,7 +85,9 @@ class GroupHandler(Plain[Group]):
             return Wait(_SOON_S, "its processes were told to end")
         left = held.told + step.grace_s - now
         if left > 0:
-            return Wait(min(left, 0.1), "its processes have some time to end")
+            # Said once: while they end one by one, nobody wants to hear of each.
+            held.words = held.words or f"{_processes(group)}; they have {step.grace_s:g} s to end"
+            return Wait(min(left, 0.1), held.words)
         group.kill()
         return Wait(_SOON_S, _processes(group), blocker=now - held.told > step.grace_s + 1)
 

@@ -57,7 +57,8 @@ def choose(
     if len({one.id for one in chosen}) != len(chosen):
         raise Refusal("invalid", f"cannot bind on {host.name}: an instance is picked twice")
     if problem := asked_problem(ask, chosen):
-        raise Refusal("invalid", f"cannot bind on {host.name}: {problem}")
+        hint = f"pick what it asks for by id; xce-broker instances {host.name} shows them"
+        raise Refusal("invalid", f"cannot bind on {host.name}: {problem}", hint)
     _exclusive(host, chosen, held)
     for reporter, instances in found.items():
         mine = [one for one in chosen if one.reporter == reporter]

@@ -101,6 +101,8 @@ def test_a_claim_gets_what_it_asks_for_no_more_and_no_less() -> None:
     claim = cluster.claim(ask=Ask(instances=[InstanceAsk(kind="gpu", count=2)]))
     assert "asks for 2 of kind 'gpu', 1 are picked" in cluster.refused(place(claim, "node1", "GPU-a"))
     assert "asks for 2 of kind 'gpu', 3 are picked" in cluster.refused(place(claim, "node1", *GPUS))
+    none = cluster.order(m.ClaimBind, places=[place(claim, "node1")])
+    assert none.hint == "pick what it asks for by id; xce-broker instances node1 shows them"
     assert "is picked twice" in cluster.refused(place(claim, "node1", "GPU-a", "GPU-a"))
     exact = cluster.claim("exact", ask=Ask(instances=[InstanceAsk(kind="gpu", ids=["GPU-b"])]))
     assert "asks for GPU-b" in cluster.refused(place(exact, "node1", "GPU-a"))

@@ -218,7 +218,12 @@ def test_c_dev_04_release_ends_the_processes_before_it_says_released(world: Worl
     group = world.evidence(report.binding, "group")["groups"][0]
     world.until(lambda: len(Path(group, "cgroup.procs").read_text().split()) >= 3)
     before = time.monotonic()
-    assert world.release(report.binding).state is BindingState.RELEASED
+    world.executor.release(op_id="end", epoch=1, binding=report.binding)
+    note = world.until(lambda: "s to end" in (text := world.report(report.binding).note) and text)
+    assert note.startswith(f"control group {group} still has processes: ")
+    assert str(job.pid) in note
+    assert note.endswith("; they have 0.3 s to end")
+    assert world.over(report.binding).state is BindingState.RELEASED
     assert time.monotonic() - before >= 0.3  # its time to end by itself
     assert job.wait(20) == -9
     assert not os.path.exists(group)
