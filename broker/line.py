@@ -158,9 +158,8 @@ class Line:
             )
         if problem := _socket_problem(endpoint):
             return BrokerUnreachable(*problem)
-        return BrokerUnreachable(
-            f"cannot reach the broker: {self._news.text}", HINTS.get(self._news.state, "")
-        )
+        text = self._news.text.removesuffix(", trying again")  # not by who says this
+        return BrokerUnreachable(f"cannot reach the broker: {text}", HINTS.get(self._news.state, ""))
 
     def close(self) -> None:
         """Close the link; may be called twice."""

@@ -114,18 +114,21 @@ static void set_key(int option, const char *path, const char *which)
         die(path, "no key in it");
 }
 
+static void set(int option, int value) { zmq_setsockopt(broker, option, &value, sizeof value); }
+
 int main(int count, char **arguments)
 {
     static char text[(64 << 20) + 1]; /* no message is longer */
     void *context = zmq_ctx_new(), *monitor = zmq_socket(context, ZMQ_PAIR);
     broker = zmq_socket(context, ZMQ_DEALER);
-    zmq_setsockopt(broker, ZMQ_IMMEDIATE, &(int){1}, sizeof(int));
+    set(ZMQ_IMMEDIATE, 1), set(ZMQ_RECONNECT_IVL, 500), set(ZMQ_RECONNECT_IVL_MAX, 15000);
     if (count == 4) {
         set_key(ZMQ_CURVE_PUBLICKEY, arguments[2], "public-key");
         set_key(ZMQ_CURVE_SECRETKEY, arguments[2], "secret-key");
         set_key(ZMQ_CURVE_SERVERKEY, arguments[3], "public-key");
     }
-    zmq_socket_monitor(broker, "inproc://m", ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH);
+    zmq_socket_monitor(broker, "inproc://m", ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH |
+                                                 ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL);
     if ((count != 2 && count != 4) || zmq_connect(monitor, "inproc://m") || zmq_connect(broker, arguments[1]))
         die("usage", "controller ENDPOINT [OUR.key BROKER.pub]");
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -142,6 +145,8 @@ int main(int count, char **arguments)
                 take(text);
             else if (size == 6 && *(unsigned short *)(void *)text == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
                 die(arguments[1], "the broker does not know our key");
+            else if (size == 6 && *(unsigned short *)(void *)text == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+                fprintf(stderr, "controller: %s: hung up on us; is BROKER.pub its key?\n", arguments[1]);
             else if (size == 6) /* not the address that follows each event */
                 ask(); /* on a new link: what we asked on the old one is forgotten */
         }
