@@ -18,6 +18,7 @@ import msgspec
 from xce import model
 from xce.agent.writer import Writer
 from xce.linux import mountinfo
+from xce.linux.paths import private
 from xce.model.resource import ResourceType
 
 T = TypeVar("T")
@@ -162,7 +163,7 @@ class Memory:
     def _replace(self, name: str, data: bytes) -> None:
         path = self._path(name)
         try:
-            with open(f"{path}.new", "wb", opener=_private) as file:
+            with open(f"{path}.new", "wb", opener=private) as file:
                 file.write(data)
             os.replace(f"{path}.new", path)
             if name.startswith(PARSED):
@@ -181,7 +182,3 @@ class Memory:
 def _sort(name: str) -> str:
     """What a file is one of: there are three sorts, and so many faults at most."""
     return name.partition("-")[0]
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -130,6 +130,11 @@ def written_by_others(path: str) -> str:
     return "can be written by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
 
 
+def private(path: str, flags: int) -> int:
+    """For `open` as its `opener`: what is made is ours alone, and no link is followed."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
 def sync_directory(path: str) -> None:
     """Make what was renamed, made or removed in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -77,7 +77,7 @@ class Executor(Carrier):
         self._apart = self.node.wall() - self.node.clock()
         """What is between the two clocks."""
         self._read_clocks_at = 0.0
-        """By the clock, when they are to be written down again, whatever they show."""
+        """By the clock, when they are to be written down again, whatever they show; 0: they never were."""
         self._kept_later: dict[str, float] = {}
         """By the clock, when to try once more to remove what was kept."""
         self.unremoved: dict[str, str] = {}
@@ -314,8 +314,8 @@ class Executor(Carrier):
 
     def _clean_kept(self) -> None:
         """Directories whose time is over and that nobody has again, one at a time."""
-        if self.recovering:
-            return  # who has them is not known
+        if self.recovering or not self._read_clocks_at:
+            return  # who has them, or when their time is over, is not known
         clock = self.node.clock()
         now = clock + self._apart
         for name, kept in list(self.journal.kept.items()):

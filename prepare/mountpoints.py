@@ -18,15 +18,19 @@ def make_point(point: str, about: str, evidence: Evidence, at: At) -> Evidence:
 
     `about`: the mount, as `said_of` has it.
     """
-    owner, above, recorded = at.node.owner, os.path.dirname(point), "mark" in evidence
+    recorded = "mark" in evidence
     try:
-        for place, binding_or_mount in ((above, ""), (point, about)):
-            owner.refuse_foreign(place, recorded=recorded)
-            own_directory(place)
-            said = owner.take(place, at.binding, binding_or_mount, recorded=recorded)
+        _mark(os.path.dirname(point), "", at, recorded=recorded)
+        said = _mark(point, about, at, recorded=recorded)
     except FileExistsError as error:
         raise StepFailed(f"cannot mount on {point}: {error.strerror}: {error.filename}") from error
     return {"mark": about, **said}
+
+
+def _mark(place: str, about: str, at: At, *, recorded: bool) -> Evidence:
+    at.node.owner.refuse_foreign(place, recorded=recorded)
+    own_directory(place)
+    return dict(at.node.owner.take(place, at.binding, about, recorded=recorded))
 
 
 def marked(point: str, about: str, evidence: Evidence, at: At) -> Evidence:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from xce.linux import loopdevice, mountapi, mountinfo
 from xce.linux.cgroup import Cgroup
 from xce.linux.mountinfo import Mount
+from xce.model.claim_check import WRITTEN
 from xce.prepare import group, names, quota
 from xce.prepare.csi import paths
 from xce.prepare.environment import CDI_PREFIX
@@ -241,7 +242,7 @@ def _clean_directory(path: str) -> str:
     for name in _listed(path):
         inside = f"{path}/{name}"
         with contextlib.suppress(OSError):
-            if name.removesuffix(".new") in {"env", "claim.json"}:
+            if name.removesuffix(".new") in WRITTEN:
                 os.unlink(inside)
             else:
                 os.rmdir(inside)

@@ -41,7 +41,7 @@ def run(argv: Sequence[str], *, external: bool = False) -> int:
 def lines(document: Document, *, external: bool = False) -> list[tuple[str, str]]:
     """What is printed, with a label each."""
     return [
-        *_value(document),
+        *_value(document, external=external),
         *_source(document["reporter"]),
         *_others(document),
         *([] if external else _host(document["host"])),
@@ -49,16 +49,18 @@ def lines(document: Document, *, external: bool = False) -> list[tuple[str, str]
     ]
 
 
-def _value(document: Document) -> list[tuple[str, str]]:
+def _value(document: Document, *, external: bool) -> list[tuple[str, str]]:
     kind, held = document["type"], document["held"]
     unit = f" {kind['unit']}" if kind and kind.get("unit") else ""
-    if held is None and kind and kind.get("scope", "host") != "host":
+    if held is None and not external and kind and kind.get("scope", "host") != "host":
         elsewhere = (
             f"is of scope {kind['scope']}, which no host reports; xce-broker supply {document['name']}"
         )
         found = [(document["name"], elsewhere)]
     elif held is None:
-        found = [(document["name"], "no value: no reporter of this host has given it")]
+        found = [
+            (document["name"], f"no value: no reporter {'here' if external else 'of this host'} has given it")
+        ]
     elif held["presence"] == "value":
         found = [(document["name"], f"= {json.dumps(held['value'], ensure_ascii=False)}{unit}")]
     else:

@@ -11,7 +11,7 @@ import msgspec
 
 from xce.agent.discovery.keep import Memory
 from xce.agent.writer import Writer
-from xce.linux.paths import sync_directory
+from xce.linux.paths import private, sync_directory
 
 VERSION = 1
 FILE = "inventory.msgpack"
@@ -62,7 +62,7 @@ class Store:
 
     def _replace(self, data: bytes) -> None:
         try:
-            with open(f"{self.path}.new", "wb", opener=_private) as file:
+            with open(f"{self.path}.new", "wb", opener=private) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -79,7 +79,3 @@ class Store:
         except OSError as error:
             return f"{self.path} is {what} and cannot be set aside: {error.strerror}"
         return f"{self.path} was {what}; it is {aside} now"
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

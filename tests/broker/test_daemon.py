@@ -49,6 +49,12 @@ def status(broker: LiveBroker) -> m.BrokerStatus:
         return client.ask(m.StatusRequest(id=""))
 
 
+def serves(address: Broker) -> bool:
+    """Whether it answers who comes with these keys; raises `BrokerError` if it does not."""
+    with Client(address, timeout=2) as client:
+        return bool(client.ask(m.StatusRequest(id="")).roles)
+
+
 # ------------------------------------------------------------------------------------------- durability
 
 
@@ -273,12 +279,7 @@ def test_something_that_is_no_key_file_among_the_keys_is_named_and_the_others_co
         broker.reload()
         until(lambda: "folder.pub" in " ".join(status(broker).trouble))
         assert "not a regular file" in " ".join(status(broker).trouble)
-
-        def known() -> bool:
-            with Client(late, timeout=2) as client:
-                return bool(client.ask(m.StatusRequest(id="")).roles)
-
-        until(known)
+        until(lambda: serves(late))
 
 
 def test_more_peers_after_a_reload_may_have_as_many_descriptors(tmp_path: Path) -> None:
@@ -297,12 +298,7 @@ def test_a_key_that_is_put_into_the_directory_is_taken_up_by_a_reload(tmp_path: 
         with Client(late, timeout=2) as client, pytest.raises(BrokerError):
             client.ask(m.StatusRequest(id=""))
         broker.reload()
-
-        def known() -> bool:
-            with Client(late, timeout=2) as client:
-                return bool(client.ask(m.StatusRequest(id="")).roles)
-
-        until(known)
+        until(lambda: serves(late))
         assert status(broker).counters["refused.key"] >= 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.prepare.test_isolation import take_off
 from tests.system.harness import Site
 from tests.system.test_claims import ASK, OTHER, OWN, node, place, ready, run_in, until_there
 from xce.agent import daemon
@@ -25,13 +26,6 @@ ALL = bpf.compile_rules([bpf.Rule(bpf.BPF_DEVCG_DEV_CHAR, None, None, 7)])
 SOON_S = 1.0
 SLACK_S = 2.0
 """For a busy machine."""
-
-
-def take_off(group: int) -> None:
-    for each in bpf.query(group).ids:
-        program = bpf.open_program(each)
-        bpf.detach(group, program)
-        os.close(program)
 
 
 def exclude_others(group: int) -> None:
