@@ -29,6 +29,8 @@ class Shared(Protocol):
     group: cgroup.Cgroup | None
     patience: float
     chance: Callable[[], float]
+    living: set["Reporter"]
+    """Those with a run, or a leftover, present and removed: each adds itself, `finished` takes it out."""
     find_user: Callable[[str], users.User | None]
     look_again: Callable[[], object]
     """The files are not what they were."""
@@ -38,9 +40,6 @@ class Shared(Protocol):
 
     def ready(self, reporter: "Reporter") -> None:
         """Its time has come: `start` it when there is room."""
-
-    def begun(self, reporter: "Reporter") -> None:
-        """Something of it is alive from now on."""
 
     def finished(self, reporter: "Reporter") -> None:
         """Nothing of its run is left, or what is left takes no room."""

@@ -7,8 +7,6 @@ is room for a start is the supervisor's to say (`Shared.ready`); what a run coun
 
 from collections.abc import Sequence
 
-import msgspec
-
 from xce.linux.loop import Timer
 from xce.linux.reaper import WELL, Exit
 from xce.model.configuration import Mode
@@ -19,11 +17,12 @@ from xce.reporters.directory import Candidate
 from xce.reporters.ending import Ending, Group, Stuck
 from xce.reporters.frame import TooLong, escape
 from xce.reporters.launch import ChangedError, Launcher, Wanted
+from xce.reporters.newest import Newest
 from xce.reporters.oneshot import OneShot
 from xce.reporters.result import RunResult
 from xce.reporters.stream import Stream
 from xce.reporters.timing import Timing, probe, timing_of
-from xce.reporters.verdict import GOOD, Outcome, Verdict, judge
+from xce.reporters.verdict import GOOD, Outcome, Verdict
 
 _STOPPED = Verdict(Outcome.STOPPED)
 _WELL = ReporterState.RUNNING, ReporterState.WAITING
@@ -51,11 +50,7 @@ class Reporter:
         self.runs = self.failures = self.in_a_row = self._overruns = 0
         self.due = 0.0
         self.run: OneShot | Stream | None = None
-        self._result: RunResult | None = None
-        self._usual: bytes | None = None
-        """What its newest run has printed, if that was good and there is no more to say of it."""
-        self._again: tuple[int, float, float] | None = None
-        """Number, start and duration of the newest run, if it was otherwise as the one of `_result`."""
+        self._newest = Newest(self.name, shared.sink, shared.loop.now)
         self.unkillable: list[Stuck] = []
         self.unkillable_since = self._heard = 0.0
         self._pending: Candidate | None = None
@@ -117,10 +112,7 @@ class Reporter:
     @property
     def result(self) -> RunResult | None:
         """How its newest run came out."""
-        if self._result is not None and self._again is not None:
-            (run, at, lasted), self._again = self._again, None
-            self._result = msgspec.structs.replace(self._result, run=run, started_at=at, duration=lasted)
-        return self._result
+        return self._newest.result
 
     @property
     def note(self) -> str:
@@ -199,7 +191,8 @@ class Reporter:
 
     def _take(self, candidate: Candidate) -> None:
         """Go by new files."""
-        self.candidate, self._wanted, self._usual, self.in_a_row = candidate, None, None, 0
+        self.candidate, self._wanted, self.in_a_row = candidate, None, 0
+        self._newest.forget()
         self.streaming = candidate.settings.mode is not Mode.ONE_SHOT
         self.timing = self._timing()
         self._step(ReporterEvent.CHANGED)
@@ -267,7 +260,7 @@ class Reporter:
         else:
             self.runs += 1
             self.state = started
-            self._shared.begun(self)
+            self._shared.living.add(self)
             if self.streaming:
                 self._listen(now)
                 self.publish()
@@ -289,13 +282,9 @@ class Reporter:
     def _not_started(self, error: OSError | ValueError) -> None:
         what = error.strerror if isinstance(error, OSError) else str(error)
         where = escape(str(getattr(error, "filename", None) or self.candidate.path))
-        result = RunResult(
-            run=self.runs, fault=f"cannot start it: {where}: {what}", started_at=self._loop.now()
-        )
-        self._result, self._again = result, None
-        self._shared.sink.run_finished(self.name, result)
+        verdict = self._newest.not_started(self.runs, self.candidate, f"cannot start it: {where}: {what}")
         self._shared.look_again()
-        self._settle(Verdict(Outcome.MISBEHAVED, result.fault))
+        self._settle(verdict)
 
     # ---------------------------------------------------------------------------------------- bounds
 
@@ -335,23 +324,15 @@ class Reporter:
 
     def exited(self, how: Exit, left: list[Stuck]) -> None:
         """Of `launch.Owner`: the values of a run are there with the exit of its main process."""
-        if self._verdict is None and not self._as_usual(how, left):
-            self._judge(how, left)
+        if self._verdict is None:
+            assert self.run is not None
+            as_ever = how is WELL and not left and self._ended_for is None
+            if as_ever and self._newest.repeated(self.run, self.runs):
+                self._verdict = GOOD
+            else:
+                self._judge(how, left)
         if left and REPORTER.allows(self.state, ReporterEvent.OVERDUE):
             self._step(ReporterEvent.OVERDUE)
-
-    def _as_usual(self, how: Exit, left: list[Stuck]) -> bool:
-        """Whether a run is in all respects as the good one before it, as most are: then it only counts."""
-        run = self.run
-        if how is not WELL or left or self._usual is None or self._ended_for is not None:
-            return False
-        if not isinstance(run, OneShot) or run.said != self._usual or run.stderr.ring:
-            return False
-        if not self._shared.sink.again(self.name, self.runs, run.started_at):
-            return False
-        self._again = self.runs, run.started_at, self._loop.now() - run.started_at
-        self._verdict = GOOD
-        return True
 
     def stuck(self, processes: list[Stuck]) -> None:
         """Of `launch.Owner`: what cannot be killed is told at once, and kept until it is gone."""
@@ -374,31 +355,20 @@ class Reporter:
         self._nothing_left()
 
     def _judge(self, how: Exit | None, left: list[Stuck]) -> None:
-        """Make the result of a run, tell it, and remember what it counts."""
+        """How its run came out; `how` is None for one that cannot be killed."""
         run = self.run
         assert run is not None
         if self._silence is not None:
             self._silence.cancel()
-        verdict = judge(self.candidate, how, ended_for=self._ended_for, stderr=run.stderr, unkillable=left)
-        result = RunResult(
-            run=self.runs,
-            lines=run.kept if isinstance(run, OneShot) else [],
-            exit=how,
-            fault=verdict.fault,
-            not_applicable=verdict.outcome is Outcome.DECLINED,
-            started_at=run.started_at,
-            duration=self._loop.now() - run.started_at,
-            stderr=run.stderr.text,
-            notes=run.notes(left if how is not None else []) if left or self.streaming else [],
+        self._verdict = self._newest.ended(
+            run,
+            self.runs,
+            self.candidate,
+            how=how,
+            left=left,
+            ended_for=self._ended_for,
+            wanted=self.state is not ReporterState.REMOVED,
         )
-        self._result, self._again = result, None
-        if self.state is not ReporterState.REMOVED and verdict.outcome is not Outcome.STOPPED:
-            complaint = self._shared.sink.run_finished(self.name, result)
-            if complaint and verdict.outcome is Outcome.GOOD:
-                verdict = Verdict(Outcome.NO_ANSWER, complaint)
-        plain = verdict is GOOD and not run.stderr.ring and not result.notes
-        self._usual = run.said if plain and isinstance(run, OneShot) else None
-        self._verdict = verdict
 
     def _abandon(self, processes: list[Stuck]) -> None:
         self.unkillable, self.unkillable_since = processes, self._loop.now()
@@ -464,7 +434,7 @@ class Reporter:
         if leftover is None:
             return None
         self._step(ReporterEvent.OVERDUE)
-        self._shared.begun(self)
+        self._shared.living.add(self)
         self.cause = "a run from before is being ended"
 
         def ended() -> None:

@@ -15,6 +15,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     run: int
     """Number of the run since the agent's start, from 1."""
+    script: str = ""
+    """SHA-256 of the script that was run."""
     lines: list[bytes | TooLong] = []
     """One-shot: all lines of standard output, blank ones included."""
     exit: Exit | None = None
@@ -83,6 +85,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Since the start of the last run that is over."""
     last_duration: float | None = None
     last_exit: str = ""
+    last_script: str = ""
+    """Digest of the script of the newest run that has told something: until a changed one has ended its first
+    run, another than `digest`."""
     last_fault: str = ""
     notes: list[str] = []
     stderr: str = ""

@@ -59,6 +59,7 @@ def view(reporter: "Reporter", now: float) -> View:
         next_run_in=reporter.next_run_in,
         last_run_ago=now - result.started_at if result else None,
         last_duration=result.duration if result else None,
+        last_script=result.script if result and not (run and reporter.streaming) else "",
         last_exit=str(result.exit) if result and result.exit else "",
         last_fault=result.fault if result else "",
         notes=result.notes if result else [],

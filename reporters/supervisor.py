@@ -104,8 +104,7 @@ class Supervisor:
         self.reporters: dict[str, Reporter] = {}
         self._assigned: dict[str, tuple[float | None, Sequence[str]]] = {}
         self._waiting: dict[str, Reporter] = {}
-        self._alive: set[Reporter] = set()
-        """Those with a run, or a leftover, present and removed."""
+        self.living: set[Reporter] = set()
         self._leaving: dict[str, Reporter] = {}
         """Removed, and a run of them is not over."""
         self._swept: dict[str, Ending] = {}
@@ -188,7 +187,7 @@ class Supervisor:
     @property
     def abandoned(self) -> int:
         """Reporters, present and removed, with children that cannot be killed."""
-        named = sum(bool(reporter.unkillable) for reporter in self._alive)
+        named = sum(bool(reporter.unkillable) for reporter in self.living)
         return named + sum(ending.stuck for ending in self._swept.values())
 
     @property
@@ -196,7 +195,7 @@ class Supervisor:
         """Sum of the weights of the one-shot runs in progress; what is abandoned takes no share."""
         return sum(
             reporter.weight
-            for reporter in self._alive
+            for reporter in self.living
             if reporter.run is not None and not reporter.unkillable
         )
 
@@ -214,20 +213,16 @@ class Supervisor:
         """See `Shared`."""
         if self._stopping:
             return
-        if not (self._alive or self._swept or self._waiting):  # mostly
+        if not (self.living or self._swept or self._waiting):  # mostly
             reporter.start()
             return
         self._waiting[reporter.name] = reporter
         self._start_waiting()
 
-    def begun(self, reporter: Reporter) -> None:
-        """See `Shared`."""
-        self._alive.add(reporter)
-
     def finished(self, reporter: Reporter) -> None:
         """See `Shared`."""
         if not reporter.alive:
-            self._alive.discard(reporter)
+            self.living.discard(reporter)
             if self._leaving.get(reporter.name) is reporter:
                 del self._leaving[reporter.name]
                 self._discard(reporter)
@@ -244,7 +239,7 @@ class Supervisor:
         self._swept.pop(name, None)
         leftover: Group | None = None
         if before is not None:
-            self._alive.discard(before)  # what is left of it is the new one's from now on
+            self.living.discard(before)  # what is left of it is the new one's from now on
             leftover = before.run.group if before.run is not None else None
         reporter = Reporter(self, candidate, leftover)
         self.reporters[name] = reporter
@@ -285,7 +280,7 @@ class Supervisor:
 
     def _at_risk(self) -> int:
         """Reporters with unkillable children, and those whose run is being ended: it may turn out as one."""
-        ending = sum(reporter.ending and not reporter.unkillable for reporter in self._alive)
+        ending = sum(reporter.ending and not reporter.unkillable for reporter in self.living)
         return self.abandoned + ending
 
     def _sweep(self) -> None:
@@ -319,7 +314,7 @@ class Supervisor:
     def _maybe_stopped(self) -> None:
         if self._stopped is None:
             return
-        if any(not reporter.unkillable for reporter in self._alive):
+        if any(not reporter.unkillable for reporter in self.living):
             return
         if any(not ending.stuck for ending in self._swept.values()):
             return
@@ -327,7 +322,7 @@ class Supervisor:
         for reporter in self.reporters.values():
             reporter.close()
         self.mounts.close()
-        self._leave(done, looks=0 if self._alive else LEAVING_LOOKS)
+        self._leave(done, looks=0 if self.living else LEAVING_LOOKS)
 
     def _leave(self, done: Callable[[], object], looks: int) -> None:
         """Remove our groups. For a moment after a kill the kernel still calls them busy."""

@@ -88,7 +88,10 @@ def _value(document: Document, *, external: bool) -> list[tuple[str, str]]:
 def _source(reporter: Document | None) -> list[tuple[str, str]]:
     if reporter is None:
         return []
-    script = f", script {reporter['script']}" if reporter["script"] else ""
+    script, ran = reporter["script"], reporter["last_script"]
+    script = f", script {script}" if script else ""
+    if ran not in ("", reporter["script"]):
+        script += f", and what is known is of script {ran}"
     found = [("reporter", f"{reporter['name']} ({reporter['state']}) {reporter['path']}{script}")]
     if reporter["last_run_s"] is not None:
         took = f", took {human.span(reporter['took_s'])}" if reporter["took_s"] is not None else ""

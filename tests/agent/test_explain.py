@@ -19,6 +19,7 @@ REPORTER: dict[str, Any] = {
     "state": "refused",
     "path": "/r",
     "script": "",
+    "last_script": "",
     "last_run_s": None,
     "next_run_s": None,
     "cause": "",
@@ -40,3 +41,11 @@ def test_causes_and_notes_of_several_lines_are_several_lines() -> None:
     shown = lines(DOCUMENT | {"reporter": reporter})
     assert [text for label, text in shown if label == "trouble"] == ["r.yaml:1: a", "r.yaml:2: b"]
     assert [text for label, text in shown if label == "note"] == ["c", "d", "e"]
+
+
+def test_the_script_that_the_newest_value_is_of_is_named_while_a_changed_one_has_its_first_run() -> None:
+    same = REPORTER | {"state": "waiting", "script": "beef", "last_script": "beef"}
+    assert ("reporter", "r (waiting) /r, script beef") in lines(DOCUMENT | {"reporter": same})
+    changed = same | {"state": "running", "script": "cafe"}
+    told = "r (running) /r, script cafe, and what is known is of script beef"
+    assert ("reporter", told) in lines(DOCUMENT | {"reporter": changed})

@@ -313,9 +313,14 @@ def test_a_changed_script_runs_at_once_but_not_before_the_run_in_progress_has_en
     node.script("free", "#!/bin/sh\nsleep 0.8\necho old\n", "interval: 60\n")
     node.start()
     node.until(node.children)
-    node.script("free", "#!/bin/sh\necho new\n", "interval: 61\n")
+    node.script("free", "#!/bin/sh\nsleep 0.2\necho new\n", "interval: 61\n")
     assert node.ran("free").lines == [b"old"]
-    assert node.ran("free", 2).lines == [b"new"]
+    node.until(lambda: node.supervisor.reporters["free"].runs == 2)
+    view = node.supervisor.view("free")
+    assert view is not None
+    assert view.last_script == node.runs("free")[0].script != view.digest
+    result = node.ran("free", 2)
+    assert (result.lines, result.script) == ([b"new"], view.digest)
     assert node.now("free").interval_ms == 61000
 
 
