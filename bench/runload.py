@@ -40,18 +40,15 @@ class HurriedLoop(Loop):
         super().__init__(clock=map(operator.add, iter(time.monotonic, None), ahead).__next__)
         self.children: Sized = ()
 
-    def turn(self, at_most: float | None = None) -> None:
-        """One turn; if there is no child to wait for, it is the time of the next timer already."""
+    def leap(self, now: float) -> None:
+        """After a turn: if there is no child to wait for, it is the time of the next timer already."""
         if not self.children:
             timers = self._timers
-            while timers[0][2].callback is None:  # cancelled: `Loop.turn` would pass over it, too
+            while timers[0][2].callback is None:  # cancelled: `turn` would pass over it, too
                 heapq.heappop(timers)
                 self.cancelled -= 1
-            wait = timers[0][0] - self.now()
-            if wait > 0.0:
-                self.ahead += wait
-            at_most = 0.0
-        super().turn(at_most)
+            if timers[0][0] > now:
+                self.ahead += timers[0][0] - now
 
 
 class Meter:
@@ -96,6 +93,7 @@ def main(directory: Path) -> None:
     loop = HurriedLoop()
     daemon = Daemon(lambda: settings, "agent.yaml", role=Role.AGENT, logger=Log(), loop=loop)
     loop.children = daemon.reaper.watched
+    loop.after_turn(loop.leap)
     loop.call_later(WARM_S, Meter(daemon, loop).next)
     daemon.run()
 

@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from xce.linux import mountinfo, proc
 
+_EVENTS = 512
+"""Bytes that are read of cgroup.events, which has two short lines."""
+
 
 class Cgroup(NamedTuple):
     """The control group at `path`, a directory of a cgroup2 file system. It need not exist yet."""
@@ -205,7 +208,7 @@ class Inhabited:
         try:
             if self._events < 0:
                 self._events = os.open(f"{self.group.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
-            return b"populated 1" in os.pread(self._events, 4096, 0)
+            return b"populated 1" in os.pread(self._events, _EVENTS, 0)
         except OSError:
             if self._events >= 0:
                 self.close()

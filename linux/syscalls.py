@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
-_syscall = ctypes.PyDLL(None).syscall
-"""For calls that never wait and whose errno nobody asks: it lets no other thread run meanwhile."""
+_quick = ctypes.PyDLL(None)
+"""libc for calls that never wait and whose errno nobody asks: no other thread runs meanwhile."""
+_syscall, _waitid = _quick.syscall, _quick.waitid
 
 CLOSE_RANGE_CLOEXEC = 1 << 2
 """linux/close_range.h; Linux 5.11."""
@@ -84,6 +85,11 @@ def close_on_exec_from(first: int) -> None:
                 os.set_inheritable(int(name), False)
         except OSError:
             continue  # the directory's own descriptor
+
+
+def childless() -> bool:
+    """Whether this process has no children, not even ended ones: waitid(2), but without an exception."""
+    return bool(_waitid(os.P_ALL, 0, None, os.WEXITED | os.WNOHANG | os.WNOWAIT) < 0)
 
 
 def sealed_file(name: str, content: bytes) -> int:

@@ -42,10 +42,16 @@ class OneShot(Run):
         *,
         timeout: float,
     ) -> None:
-        super().__init__(loop, reaper, owner, start, fds)
         self._timeout = timeout
         self._kept: list[bytes | TooLong] = []
-        self._timer = loop.call_at(self.started_at + min(UNWATCHED, timeout), self._attend)
+        # Set before the start: after it all caches are cold.
+        soon = UNWATCHED if timeout > UNWATCHED else timeout
+        self._timer = loop.call_at(loop.now() + soon, self._attend)
+        try:
+            super().__init__(loop, reaper, owner, start, fds)
+        except (OSError, ValueError):
+            self._timer.cancel()
+            raise
 
     def _attend(self) -> None:
         """It takes longer than most."""
