@@ -182,7 +182,9 @@ def _may_bind(record: ClaimRecord, place: m.Place, live: Mapping[tuple[str, str]
         words = f"its provider {record.claim.provider} says {record.provided.value}"
         raise Refusal("conflict", f"cannot {what}: {words}", "wait for the claim to be ready")
     if (one := live.get((place.host, place.consumer.name))) is not None:
-        raise Refusal("conflict", f"cannot {what}: {one.consumer.name} has it already, binding {one.id}")
+        raise Refusal(
+            "conflict", f"cannot {what}: consumer {one.consumer.name} has it already, binding {one.id}"
+        )
     if record.claim.access is AccessMode.RWOP and live:
         one = next(iter(live.values()))
         words = f"one consumer may have it, and {one.consumer.name} on {one.host} does ({one.id})"

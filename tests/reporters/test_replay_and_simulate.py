@@ -1,6 +1,7 @@
 """Recordings play as they were made; simulations are repeatable and make good frames."""
 
 import itertools
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -116,6 +117,18 @@ def test_failing_frames_come_in_their_share() -> None:
 def test_rules_that_do_not_fit_are_refused_in_words(text: str, told: str) -> None:
     with pytest.raises(refusal.ConfigRefused, match=told):
         document.load(text, "sim.yaml", simulate.Simulation)
+
+
+def test_the_page_has_a_file_that_works_and_names_every_key() -> None:
+    page = Path("docs/simulation.md").read_text()
+    (text,) = re.findall(r"```yaml simulation\n(.*?)```", page, re.DOTALL)
+    told = document.load(text, "page", simulate.Simulation)
+    for kind in (simulate.Simulation, simulate.Rule, simulate.Walk, simulate.Wave, simulate.Units):
+        for key in kind.__struct_fields__:
+            assert re.search(rf"`[^`]*\b{key}\b[^`]*`", page), key
+    frame = msgspec.json.decode(next(filter(None, simulate.frames(told))))
+    assert set(frame["values"]) == {"load", "scratch_free_gb", "fabric", "rack"}
+    assert [one["id"] for one in frame["instances"]] == ["fpga-0", "fpga-1"]
 
 
 def test_the_program_prints_one_frame_and_ends(tmp_path: Path) -> None:
