@@ -1,10 +1,12 @@
-"""How the commands talk to the running agent. Imports json and socket only: `status` must be quick."""
+"""How the commands talk to the running agent. Imports little: `status` must be quick."""
 
+import contextlib
 import json
 import os
+import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from xce.agent.cli import ENDED, NOT_RUNNING, CommandError
@@ -36,23 +38,44 @@ def ask(path: str, *, within_s: float = TIMEOUT_S, **request: Any) -> dict[str, 
     return next(follow(path, within_s=within_s, **request))
 
 
-def follow(path: str, *, within_s: float = TIMEOUT_S, **request: Any) -> Iterator[dict[str, Any]]:
-    """One question, answers until the agent ends. Raises `AgentError`, `NotRunning`."""
-    with _connect(path) as connection, connection.makefile("rwb") as file:
+def follow(
+    path: str, *, within_s: float = TIMEOUT_S, idle: Callable[[], object] | None = None, **request: Any
+) -> Iterator[dict[str, Any]]:
+    """One question, answers until the agent ends. Raises `AgentError`, `NotRunning`.
+
+    With `idle`, which is called each second meanwhile, only the first has to come in time.
+    """
+    rest, answered = b"", False
+    with _connect(path) as connection:
         connection.settimeout(within_s)
-        try:
-            file.write(json.dumps(request).encode() + b"\n")
-            file.flush()
-            while line := file.readline(ANSWER_BYTES):
-                answer = json.loads(line)
+        with _in_words(path, within_s):
+            connection.sendall(json.dumps(request).encode() + b"\n")
+        while True:
+            while answered and idle is not None and not select.select([connection], [], [], 1.0)[0]:
+                idle()
+            with _in_words(path, within_s):
+                if not (data := connection.recv(1 << 20)):
+                    break
+                *lines, rest = (rest + data).split(b"\n")
+                if len(rest) > ANSWER_BYTES:
+                    raise ValueError(f"an answer has more than {ANSWER_BYTES} bytes")
+                answers = [json.loads(line) for line in lines]
+            for answer in answers:
                 if "error" in answer:
                     raise (Ended if answer.get("ended") else AgentError)(str(answer["error"]))
+                answered = True
                 yield answer
-        except TimeoutError:
-            raise NotRunning(f"the agent at {path} did not answer within {within_s:g} s") from None
-        except (OSError, ValueError) as error:
-            raise NotRunning(f"the agent at {path} broke off: {error}") from None
     raise NotRunning(f"the agent at {path} ended")
+
+
+@contextlib.contextmanager
+def _in_words(path: str, within_s: float) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise NotRunning(f"the agent at {path} did not answer within {within_s:g} s") from None
+    except (OSError, ValueError) as error:
+        raise NotRunning(f"the agent at {path} broke off: {error}") from None
 
 
 def socket_path(given: str, configuration: str = "", *, external: bool = False) -> str:

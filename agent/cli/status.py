@@ -8,6 +8,7 @@ from typing import Any
 from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
 from xce.agent.cli.options import Options, UsageError
 from xce.model import human
+from xce.wire.ending import need_reader
 
 SUMMARY = "what the agent, its link and its reporters are doing, and what is wrong"
 PROGRAM = "xce-agent status"
@@ -51,7 +52,9 @@ def run(argv: Sequence[str], *, external: bool = False) -> int:
 
 
 def _print(path: str, *, as_json: bool, watch: bool) -> int:
-    answers = client.follow(path, op="watch") if watch else iter([client.ask(path, op="status")])
+    answers = (
+        client.follow(path, op="watch", idle=need_reader) if watch else iter([client.ask(path, op="status")])
+    )
     code = GOOD
     for status in answers:
         if as_json:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from xce.agent import control
-from xce.agent.cli.client import ask
+from xce.agent.cli.client import NotRunning, ask, follow
 from xce.agent.control import Control, Operation, Pace, Reply
 from xce.linux import listen
 from xce.linux.loop import Loop
@@ -295,3 +295,24 @@ def test_a_follower_that_leaves_is_forgotten(desk: Desk) -> None:
     desk.until(lambda: bool(desk.followers))
     client.close()
     desk.until(lambda: not desk.followers)
+
+
+def test_who_follows_waits_for_the_next_answer_for_as_long_as_nothing_changes(tmp_path: Path) -> None:
+    """A quiet agent was said not to answer."""
+    path = str(tmp_path / "quiet.sock")
+
+    def serve(server: socket.socket) -> None:
+        with server.accept()[0] as client:
+            client.recv(1024)
+            for number in range(2):
+                client.sendall(json.dumps({"number": number, "more": "x" * 300_000}).encode() + b"\n")
+                time.sleep(0.3)
+
+    with socket.socket(socket.AF_UNIX) as server, ThreadPoolExecutor(1) as pool:
+        server.bind(path)
+        server.listen()
+        pool.submit(serve, server)
+        answers = follow(path, within_s=0.1, idle=lambda: None, op="watch")
+        assert [next(answers)["number"] for _ in range(2)] == [0, 1]
+        with pytest.raises(NotRunning, match="ended"):
+            next(answers)

@@ -440,3 +440,18 @@ def test_a_trial_ends_when_nobody_can_be_told_of_it(site: Site, output: str, sta
     finally:
         os.close(descriptor)
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+
+
+def test_a_status_that_is_watched_ends_when_its_reader_has_left_though_nothing_changes(site: Site) -> None:
+    agent = alone(site)
+    agent.settings["reporters"]["load_indices"] = False
+    agent.start()
+    site.until(agent.status)
+    argv = [*python(ENTRIES["xce-agent"]), "status", "--watch", "--config", str(agent.folder / "agent.yaml")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        while not program.stdout.readline().startswith("host "):
+            pass
+        program.stdout.close()
+        assert (program.wait(10), program.stderr.read()) == (0, "")
