@@ -124,6 +124,11 @@ def _connect(path: str) -> socket.socket:
     return connection
 
 
+def usage(text: str, *, external: bool) -> str:
+    """A command's usage, as it is for the external reporter of this machine."""
+    return text.replace("xce-agent", "xce-reporter").replace("agent", "reporter") if external else text
+
+
 def of_reporter(text: str) -> str:
     """What is said of an agent that does not answer, for an external reporter: it has no unit of ours."""
     first = text.splitlines()[0].replace("the agent", "the external reporter")

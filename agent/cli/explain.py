@@ -20,12 +20,13 @@ Document = dict[str, Any]
 
 def run(argv: Sequence[str], *, external: bool = False) -> int:
     """Ask the agent, or an external reporter, which asks the broker; 0 if both have the value."""
+    usage = client.usage(USAGE_TEXT, external=external)
     if "--help" in argv:
-        print(USAGE_TEXT)
+        print(usage)
         return GOOD
     options = Options(argv, flags=["--json"], values=["--socket", "--config"])
     if len(options.arguments) != 1:
-        raise UsageError(f"expected one RESOURCE\n{USAGE_TEXT}")
+        raise UsageError(f"expected one RESOURCE\n{usage}")
     path = client.socket_path(options.get("--socket"), options.get("--config"), external=external)
     document = client.ask(path, op="explain", resource=options.arguments[0])
     if options.has("--json"):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, USAGE, client, output
+from xce.agent.cli import GOOD, NOT_RUNNING, TROUBLE, client, output
 from xce.agent.cli.options import Options, UsageError
 from xce.model import human
 from xce.wire.ending import need_reader
@@ -27,16 +27,13 @@ Status = dict[str, Any]
 
 def run(argv: Sequence[str], *, external: bool = False) -> int:
     """Ask the agent, or an external reporter, and print; the exit code tells good from bad."""
+    usage = client.usage(USAGE_TEXT, external=external)
     if "--help" in argv:
-        print(USAGE_TEXT)
+        print(usage)
         return GOOD
-    try:
-        options = Options(argv, flags=["--json", "--watch"], values=["--socket", "--config"])
-        if options.arguments:
-            raise UsageError(f"cannot understand {options.arguments[0]!r}")
-    except UsageError as error:
-        output.fail(PROGRAM, f"{error}\n{USAGE_TEXT}")
-        return USAGE
+    options = Options(argv, flags=["--json", "--watch"], values=["--socket", "--config"])
+    if options.arguments:
+        raise UsageError(f"cannot understand {options.arguments[0]!r}\n{usage}")
     try:
         path = client.socket_path(options.get("--socket"), options.get("--config"), external=external)
         return _print(path, as_json=options.has("--json"), watch=options.has("--watch"))

@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 
-from xce.agent.cli import GOOD, client, explain
+from xce.agent.cli import client, explain
 
 SUMMARY = "where a value comes from, and why the broker does not take it"
 
 
 def run(argv: Sequence[str]) -> int:
     """Ask and print."""
-    if "--help" in argv:
-        print(explain.USAGE_TEXT.replace("xce-agent", "xce-reporter").replace("agent", "reporter"))
-        return GOOD
     try:
         return explain.run(argv, external=True)
     except client.NotRunning as error:

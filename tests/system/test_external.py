@@ -111,3 +111,12 @@ def test_status_asks_the_reporter_whose_configuration_is_given(site: Site) -> No
     assert gone.returncode == 3
     assert gone.stderr.startswith("xce-reporter status: the external reporter is not running")
     assert gone.stderr.endswith("start it:        xce-reporter run\n")
+
+
+@pytest.mark.parametrize(("arguments", "said"), [("status more", "'more'"), ("explain", "one RESOURCE")])
+def test_a_slip_in_a_command_is_told_in_the_words_of_the_reporter(arguments: str, said: str) -> None:
+    command = [*python("xce.agent.reporter_cli"), *arguments.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, said in done.stderr) == (2, True)
+    assert f"usage: xce-reporter {arguments.split(maxsplit=1)[0]}" in done.stderr
+    assert "agent" not in done.stderr
