@@ -85,12 +85,11 @@ def _list_problem(field: str, entries: Sequence[T], problem_of: Callable[[T], st
 def _variables_problem(ask: Ask) -> str:
     """Each thing has a variable of its own, and a place: of two with the same a job would see one."""
     named = [("mounts", "XCE_DIR_", one.name) for one in ask.mounts]
-    if ask.scratch_bytes and (named or ask.shared):
-        named.append(("scratch", "XCE_DIR_", "scratch"))
-    named += [("shared", "XCE_DIR_", part) for one in ask.shared for part in one.parts]
-    if len(ask.ports) > 1:
+    if ask.shared:
+        named += [("shared", "XCE_DIR_", part) for one in ask.shared for part in one.parts]
+    if ask.ports:
         named += [("ports", "XCE_PORTS_", one.name) for one in ask.ports]
-    seen: dict[str, tuple[str, str]] = {}
+    seen = {"XCE_DIR_SCRATCH": ("scratch", "scratch")} if ask.scratch_bytes else {}
     for field, prefix, name in named:
         variable = name_variable(prefix, name)
         if variable in seen:

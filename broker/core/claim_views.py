@@ -94,8 +94,8 @@ class ClaimViews:
     def _index(self, old: BindingView | None, new: BindingView | None) -> None:
         _count(
             self.binding_states,
-            old.binding.state.value if old else "",
-            new.binding.state.value if new else "",
+            old.binding.state if old else "",
+            new.binding.state if new else "",
         )
         if new is not None:
             self.of_claim.setdefault(new.binding.claim, {})[new.binding.id] = None
@@ -113,7 +113,7 @@ class ClaimViews:
             return None
         return ClaimView(
             claim=record.claim,
-            state=ledger.state(claim).value,
+            state=ledger.state(claim),
             conditions=[Condition.ENDING.value] if record.ending else [],
             reason=record.reason,
             volume=record.volume,
@@ -157,9 +157,10 @@ def serves_none(host: Host | None) -> bool:
 
 def _count(states: Counter[str], old: str, new: str) -> None:
     """One has gone from a state to another; '': from or to nowhere."""
-    for state, change in ((old, -1), (new, 1)):
-        if state:
-            states[state] += change
+    if old:
+        states[old] -= 1
+    if new:
+        states[new] += 1
 
 
 def _renewed(
@@ -172,7 +173,7 @@ def _renewed(
     changed: dict[str, V | None] = {}
     for key in keys:
         old, view = views.get(key), view_of(key)
-        if old == view:
+        if old is view or old == view:
             continue
         changed[key] = view
         if view is None:

@@ -202,7 +202,7 @@ def test_a_claim_is_asked_for_by_name_host_or_gang() -> None:
         ),
         (
             Claim(ask=Ask(mounts=[MountAsk(name="scratch", source="x")], scratch_bytes=1 << 20)),
-            "ask.mounts, ask.scratch: ",
+            "ask.scratch, ask.mounts: ",
         ),
         (Claim(ask=Ask(mounts=[MountAsk(name="claim.json", source="x")])), "beside the mounts; take another"),
         (Claim(ask=Ask(environment={"A B": "x"})), "'A B' cannot name a variable"),
