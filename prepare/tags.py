@@ -151,7 +151,7 @@ class Owner(NamedTuple):
         """Why it is not for us to use, end or remove: another agent's, or a stranger's; ''.
 
         Not a stranger's is what is `recorded` as made by us, and what is empty: we may have been interrupted
-        before we could mark it, and nobody loses anything.
+        before we could mark it, and nobody loses anything. A link always is: we make none.
         """
         try:
             return self._foreign(thing, _written(thing), recorded=recorded)
@@ -163,8 +163,8 @@ class Owner(NamedTuple):
     def _foreign(self, thing: str | int, written: str | None, *, recorded: bool) -> str:
         if written:
             return "" if self._wrote(written) else _words(written)
-        stranger = written == "" and not recorded and not _is_empty(thing)
-        return _STRANGERS if stranger else ""
+        unmarked = written == "" and not recorded and not _is_empty(thing)
+        return _STRANGERS if unmarked or _is_link(thing) else ""
 
     def whose(self, thing: str | int) -> tuple[Mark, str]:
         """What is written on it; and why it is not ours, in words."""
@@ -262,6 +262,10 @@ def _is_empty(thing: str | int) -> bool:
     if stat.S_ISDIR(found.st_mode):
         return not os.listdir(thing)
     return stat.S_ISREG(found.st_mode) and not found.st_size
+
+
+def _is_link(thing: str | int) -> bool:
+    return isinstance(thing, str) and os.path.islink(thing)
 
 
 def _shown(text: str) -> str:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.prepare.world import FULL_ASK, World
+from xce.linux import syscalls
 from xce.linux.cgroup import Cgroup
 from xce.model.claim import Ask, BindingState, Consumer
 from xce.prepare.tags import ATTRIBUTE
@@ -76,11 +77,11 @@ def test_a_strangers_thing_of_our_name_is_refused_in_words_and_stays_as_it_is(
     assert tree(world.place) == before
 
 
-def tree(place: Path) -> dict[str, tuple[int, str]]:
+def tree(place: Path) -> dict[str, tuple[int, bytes]]:
     """Everything that a binding could touch, as it is."""
     found = [path for name in ("run", "cdi", "scratch", "theirs") for path in (place / name).rglob("*")]
     return {
-        str(path): (path.lstat().st_ino, path.read_text() if path.is_file() else "")
+        str(path): (path.lstat().st_ino, path.read_bytes() if path.is_file() else b"")
         for path in found
         if path.name != ".staged"
     }
@@ -162,3 +163,18 @@ def test_a_directory_in_the_place_of_a_file_of_ours_holds_no_binding_up(
     assert sorted(world.leftovers()) == [str(place), str(place / name), str(place / name / "theirs")]
     world.executor.scan()
     assert world.executor.orphans == [f"directory {place}"]
+
+
+def test_a_link_in_the_place_of_what_was_ours_leads_no_release_outside(world: World) -> None:
+    """We make none; what it leads to may have files of the same names."""
+    theirs = _filled(world.place / "theirs/env").parent
+    _filled(theirs / "claim.json")
+    assert world.bind(Ask(scratch="disk", scratch_bytes=4 << 20), binding="b1").state is BindingState.READY
+    syscalls.umount2(str(world.place / "run/b1/scratch"), 0)
+    for path in (world.place / "run/b1", world.place / "cdi/xce-claim_b1.json"):
+        path.rename(f"{path}.moved")
+        path.symlink_to(theirs)
+    before = tree(world.place)
+    assert world.release("b1").state is BindingState.RELEASED
+    gone = str(world.place / "scratch/xce-b1.img")
+    assert tree(world.place) == {path: seen for path, seen in before.items() if path != gone}
