@@ -17,7 +17,7 @@ from xce.agent.ends import Ends
 from xce.agent.holdings import Holdings
 from xce.linux import local_ports
 from xce.linux.loop import Loop
-from xce.model.claim import ENDED, BindingState, Chosen, binding_number
+from xce.model.claim import ENDED, BindingState, Chosen, Condition, binding_number
 from xce.model.instance import Instance, Inventory
 from xce.model.message import BindingPrepare, BindingRelease, BindingReport
 from xce.model.profile import Claims as Settings
@@ -85,6 +85,8 @@ class Claims:
             if isinstance(order, BindingPrepare):
                 self._pending(order, self.fault)
             return
+        if stalled := self._worker.stalled():
+            self._kept_waiting(order, stalled)
         recovering = bool(self._began.recovering)
         if isinstance(order, BindingRelease):
             if recovering and order.was is not None:
@@ -173,6 +175,15 @@ class Claims:
         if order.binding.id not in self.holdings.reports:
             report = BindingReport(state=BindingState.PENDING, epoch=order.epoch, note=note)
             self.holdings.report(order.binding.id, report)
+
+    def _kept_waiting(self, order: BindingPrepare | BindingRelease, why: str) -> None:
+        """What was ordered waits for the thread, which cannot say so: the broker is told for it."""
+        if isinstance(order, BindingPrepare):
+            self._pending(order, why)
+        elif (report := self.holdings.reports.get(order.binding)) is not None and report.state not in ENDED:
+            conditions = list(dict.fromkeys([*report.conditions, Condition.BLOCKED.value]))
+            told = msgspec.structs.replace(report, conditions=conditions, note=why)
+            self.holdings.report(order.binding, told)
 
     def _collect(self) -> None:
         self._worker.heard()

@@ -317,14 +317,22 @@ def test_a_disk_that_does_not_answer_is_said_and_mended_by_its_answer(
 ) -> None:
     """Whoever waits for it is the thread alone, which cannot say so itself."""
     monkeypatch.setattr(claim_work, "STALLED_S", 0.2)
+    node.claims.ordered(node.prepare("b0", "zero"))
+    node.until("b0", READY)
     answered = threading.Event()
     node.claims.ask(lambda _executor: answered.wait(20), lambda _: None)
     node.claims.ordered(node.prepare("b1"))
     node.kernel.until(lambda: "a disk or file system does not answer" in node.claims.trouble())
     where = node.claims.trouble().rpartition("cat ")[2].rstrip(")")
     assert Path(where).exists()
+    node.claims.ordered(node.prepare("b1"))  # the broker has heard nothing of it, and gives it again
+    node.release("b0")
+    assert "does not answer" in node.until("b1", BindingState.PENDING).note
+    report = node.until("b0", READY)
+    assert ("does not answer" in report.note, report.conditions) == (True, ["blocked"])
     answered.set()
     node.until("b1", READY)
+    node.until("b0", RELEASED)
     node.kernel.during(0.4)
     assert node.claims.trouble() == "", "it rests"
 
