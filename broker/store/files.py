@@ -73,8 +73,11 @@ class Place:
 
 def _way_out(place: Place) -> str:
     """The directory is not made here: on a mount that is missing, an empty store would forget all drains."""
-    if place.directory.is_dir():
-        return ""
+    try:
+        if place.directory.is_dir():
+            return ""
+    except OSError:  # it cannot be looked at, which is said before this
+        return "; the kernel's log says why"
     return f"; is a mount missing? for a first start: install -d -m 700 {place.directory}"
 
 
@@ -215,11 +218,14 @@ def in_words(base: Path) -> Iterator[None]:
 def words(error: sqlite3.Error | OSError, directory: Path) -> str:
     """What went wrong with the database in `directory`, for people."""
     name = getattr(error, "sqlite_errorname", "")
-    full = name == "SQLITE_FULL" or getattr(error, "errno", 0) == errno.ENOSPC
-    if name.startswith("SQLITE_IOERR"):
+    full, read_only = name == "SQLITE_FULL" or getattr(error, "errno", 0) == errno.ENOSPC, False
+    if name.startswith(("SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")):
         with contextlib.suppress(OSError):
             status = os.statvfs(directory)
             full = status.f_bavail * status.f_frsize < 1 << 16
+            read_only = bool(status.f_flag & os.ST_RDONLY)
+    if read_only:
+        return f"the file system of {directory} is read-only: the kernel's log says why"
     if full:
         return (
             f"no space left on the file system of {directory}; free some (a running broker goes on by itself)"
@@ -228,6 +234,8 @@ def words(error: sqlite3.Error | OSError, directory: Path) -> str:
         return "another program has it open; end that one"
     if isinstance(error, OSError):
         return error.strerror or str(error)
+    if name.startswith("SQLITE_IOERR"):
+        return f"the disk of {directory} fails: {error} ({name}); look at the kernel's log"
     return f"{error} ({name})"
 
 
