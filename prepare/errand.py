@@ -94,6 +94,9 @@ def loop(
     with opened(image):
         said = Owner(*owner).take(image, binding, recorded=not new)
         if new:
+            room = os.fstatvfs(image)
+            if bytes > room.f_bavail * room.f_frsize:  # ext4 would take all that there is before it says no
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"{root}/{name}")
             os.posix_fallocate(image, 0, bytes)
             _format(image, uid, gid)
         path, device = loopdevice.attach(image)

@@ -12,6 +12,7 @@ from tests.prepare.world import World
 from xce.linux import mountinfo, syscalls
 from xce.model.claim import AccessMode, Ask, BindingState, Condition, MountAsk
 from xce.prepare.errand import bind as mount_errand
+from xce.prepare.errand import loop as loop_errand
 from xce.prepare.errand import make as make_errand
 
 pytestmark = pytest.mark.root
@@ -222,6 +223,26 @@ def test_scratch_that_does_not_fit_on_its_root_fails_and_leaves_nothing(
     assert "cannot make scratch of" in report.reason
     assert why in report.reason
     assert world.leftovers() == []
+
+
+def test_scratch_that_does_not_fit_does_not_fill_the_file_system_first(world: World) -> None:
+    """The journal of this node, or anybody's files, may lie there."""
+    root = world.place / "scratch"
+    room = os.statvfs(root)
+    owner = world.node.owner
+    with pytest.raises(OSError, match="No space left"):
+        loop_errand(
+            root=str(root),
+            name="xce-b1.img",
+            bytes=2 * room.f_bavail * room.f_frsize,
+            point=str(root),
+            uid=0,
+            gid=0,
+            new=True,
+            owner=list(owner),
+            binding="b1",
+        )
+    assert os.stat(root / "xce-b1.img").st_blocks < 16
 
 
 def test_scratch_below_what_covers_its_root_is_not_said_to_be_gone(world: World) -> None:
