@@ -59,7 +59,11 @@ def _body(options: argparse.Namespace) -> int:
     except InUse as error:
         raise UsageError(str(error), "end it first: systemctl stop xce-broker") from error
     except StoreError as error:
-        raise UsageError(str(error).replace(str(brought), str(options.file))) from error
+        # What the store says to do is to restore a copy: of a copy that is damaged itself it is no help.
+        words, advice, _ = (
+            str(error).replace(str(brought), str(options.file)).partition(". Bring back a copy")
+        )
+        raise UsageError(words, "nothing was changed: take another copy" if advice else "") from error
     finally:
         brought.unlink(missing_ok=True)
     print(f"the store in {place.directory} is that of revision {revision} now; start the broker")

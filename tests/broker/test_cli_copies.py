@@ -92,7 +92,10 @@ def test_what_is_no_copy_is_refused_and_nothing_is_changed(tmp_path: Path, capsy
     before = sorted(os.listdir(state))
     rubbish = tmp_path / "rubbish"
     rubbish.write_bytes(b"x" * 10_000)
-    assert f"{rubbish} is damaged" in call(capsys, "restore", rubbish, "--config", config, code=2)
+    refused = call(capsys, "restore", rubbish, "--config", config, code=2)
+    assert f"{rubbish} is damaged" in refused
+    assert "hint: nothing was changed: take another copy" in refused
+    assert "Bring back" not in refused
     missing = call(capsys, "restore", tmp_path / "none", "--config", config, code=2)
     assert f"cannot use {tmp_path}/none: there is no such file" in missing
     assert f"{rubbish} is damaged" in call(capsys, "export", "--from", rubbish, code=2)
