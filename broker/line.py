@@ -123,12 +123,13 @@ class Line:
         self._quiet = False
         if self._look(dealer.events(), now):
             return True
-        frames = dealer.receive(AT_ONCE)
-        for frame in frames:
-            self._take(frame)
+        count = 0
+        for message in dealer.messages(AT_ONCE):
+            self._take(message)
+            count += 1
         for conversation in self._open:
             conversation.tick(now)
-        drained = not self._send(dealer) and len(frames) < AT_ONCE
+        drained = not self._send(dealer) and count < AT_ONCE
         self._quiet = drained or not dealer.readable()
         return not self._quiet
 
@@ -215,9 +216,9 @@ class Line:
         for conversation in self._open:
             conversation.link(news)
 
-    def _take(self, frame: bytes) -> None:
+    def _take(self, data: memoryview) -> None:
         try:
-            message = arrived.decode(frame)
+            message = arrived.decode(data)
         except codec.CodecError:
             self.rubbish += 1
             return

@@ -150,10 +150,10 @@ class Server:
                 self._following = now + 1
                 self._second(now)
                 chores.second(now)
-            look = rest or unattended or self.broker.busy() or router.readable()
+            look = rest or unattended or router.readable()
             if rest:
                 ready = resting.poll(REST_MS)
-            elif look:
+            elif look or self.broker.busy():
                 ready = everything.poll(0)
             else:
                 longest = PUT_OFF_MS if self._owed_at else max(1, int((self._following - now) * 1000))

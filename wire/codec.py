@@ -136,11 +136,11 @@ def _any_for_broker(data: bytes) -> Tick | ToBroker:
         raise CodecError(str(error) or type(error).__name__) from error
 
 
-def reader_of(kind: Any) -> Callable[[bytes], Any]:
+def reader_of(kind: Any) -> Callable[[bytes | memoryview], Any]:
     """A function that decodes documents of this type in either encoding, and raises `CodecError`."""
     packed, text = msgspec.msgpack.Decoder(kind).decode, msgspec.json.Decoder(kind).decode
 
-    def decode(data: bytes) -> Any:
+    def decode(data: bytes | memoryview) -> Any:
         large = len(data) > LARGE and gc.isenabled()
         if large:
             gc.disable()  # as in `without_collector`, which takes as long as a small message
@@ -167,5 +167,5 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-decode_from_broker: Callable[[bytes], FromBroker] = reader_of(FromBroker)
+decode_from_broker: Callable[[bytes | memoryview], FromBroker] = reader_of(FromBroker)
 """What the broker says to a peer; raises `CodecError`."""

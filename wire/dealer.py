@@ -14,6 +14,7 @@ import os
 import random
 import struct
 import weakref
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple, cast
 
@@ -164,16 +165,23 @@ class Dealer:
 
     def receive(self, limit: int = 512) -> list[bytes]:
         """At most `limit` waiting messages."""
-        messages: list[bytes] = []
-        while len(messages) < limit and _waiting(self._socket):
+        return [message.tobytes() for message in self.messages(limit)]
+
+    def messages(self, limit: int) -> Iterator[memoryview]:
+        """The same, each received when it is asked for and left where ZeroMQ has it.
+
+        To copy a large one takes a quarter of the time that its decoding does.
+        """
+        for _ in range(limit):
+            if not _waiting(self._socket):
+                return
             frame = self._socket.recv(_AT_ONCE, copy=False)
             if frame.more:
                 while self._socket.getsockopt(zmq.RCVMORE):
                     self._socket.recv(_AT_ONCE)
                 self.dropped += 1
             else:
-                messages.append(frame.bytes)
-        return messages
+                yield frame.buffer
 
     def events(self) -> list[LinkEvent]:
         """What has happened to the link since the last call, oldest first; each change is told once."""
