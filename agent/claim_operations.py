@@ -134,7 +134,7 @@ class ClaimOperations:
         """Calls `ready` once all that is meant is ready, or says at once that it never will be, or at the end
         of the time that it is not; a gang is ready when the broker says so.
         """
-        name, seconds = _name(request), _seconds(request.get("seconds", WAIT_S))
+        name, seconds = _name(request), seconds_of(request.get("seconds", WAIT_S))
         seen: set[str] = set()
 
         def look(found: Documents, time_is_over: bool) -> bool:
@@ -230,7 +230,7 @@ class ClaimOperations:
         """Take a binding back, or all of a consumer; says so when nothing of them is left, or at the end of
         the time what is in the way. A claim may be other consumers' too, and is not meant.
         """
-        name, seconds = _name(request), _seconds(request.get("seconds", 0))
+        name, seconds = _name(request), seconds_of(request.get("seconds", 0))
         meant: list[str] | None = None
 
         def look(found: Documents, time_is_over: bool) -> bool:
@@ -396,5 +396,10 @@ def _name(request: Request) -> str:
     return str(request.get("name", ""))
 
 
-def _seconds(given: Any) -> float:
-    return min(max(float(given), 0.0), LONGEST_S) if isinstance(given, int | float) else WAIT_S
+def seconds_of(given: Any) -> float:
+    """How long somebody wants to wait. JSON as Python reads it has NaN, and numbers that no float holds."""
+    if not isinstance(given, int | float):
+        return WAIT_S
+    if given <= 0:
+        return 0.0
+    return float(given) if given < LONGEST_S else LONGEST_S

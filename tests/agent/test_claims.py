@@ -1,6 +1,7 @@
 """The agent's side of claims: a thread with the real executor and journal, and what the link says of it."""
 
 import contextlib
+import math
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from tests.linux.kernel import Kernel, make_group, make_kernel
 from tests.prepare.test_full_disk_matrix import Disk
 from tests.prepare.world import INSTANCES, USERS, settings_for
 from xce.agent import claim_work
+from xce.agent.claim_operations import seconds_of
 from xce.agent.claims import Claims, ports_trouble
 from xce.agent.cli.claim import sentence
 from xce.linux import local_ports
@@ -402,3 +404,21 @@ def test_why_names_the_step_that_is_at_work(phase: Phase, states: list[StepState
     steps = [{"what": f"step {number}", "state": state.value} for number, state in enumerate(states, 1)]
     binding = {"note": "", "reason": "", "ready": False, "state": "x", "phase": phase.value, "steps": steps}
     assert sentence(binding) == f"it is {phase}: {at_work}"
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("5", 60),
+        (None, 60),
+        (2, 2),
+        (0.5, 0.5),
+        (-1, 0),
+        (10**400, 86400),
+        (-(10**400), 0),
+        (math.nan, 86400),
+    ],
+)
+def test_whoever_waits_waits_for_a_time_that_ends(given: object, seconds: float) -> None:
+    """A number that no float holds was an internal error of the agent, which stayed in its status."""
+    assert seconds_of(given) == seconds

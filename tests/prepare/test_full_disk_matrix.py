@@ -1,17 +1,21 @@
-"""A disk is full from some point on, and has room again a while later: at every point, on a real file system.
+"""A disk is full or fails from some point on, and is well again a while later: at every point, on a real file
+system.
 
-While it is full, nothing is said that is not on record: no READY, no RELEASED. What was begun is still known,
+While it is, nothing is said that is not on record: no READY, no RELEASED. What was begun is still known,
 and goes on by itself once there is room; only an order that was refused, with words, is given again.
 """
 
 import contextlib
+import errno
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.linux.sickdisk import SickFolder
 from tests.prepare.points import (
     FAILED,
     READY,
@@ -40,7 +44,10 @@ SIZE = 4 << 20
 
 
 class Disk:
-    """A file system in memory of its own, with little room; a context manager."""
+    """A file system in memory of its own, with little room."""
+
+    words = "no space"
+    """What is said of it while it is full."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.ballast = place, place / "ballast"
@@ -68,6 +75,24 @@ class Disk:
         syscalls.umount2(str(self.place), syscalls.MNT_DETACH)
 
 
+class FailingDisk:
+    """One whose writes fail instead."""
+
+    words = "its disk fails"
+
+    def __init__(self, place: Path) -> None:
+        self.folder = SickFolder(place, place.with_name("sick"))
+
+    def fill(self) -> None:
+        self.folder.ill(writes=errno.EIO, syncs=errno.EIO)
+
+    def free(self) -> None:
+        self.folder.ill()
+
+    def close(self) -> None:
+        self.folder.close()
+
+
 def on_record(world: World) -> dict[str, BindingState]:
     """What the journal on the disk says of each binding."""
     with (
@@ -87,7 +112,7 @@ def on_record(world: World) -> dict[str, BindingState]:
 class Shortage:
     """From a point on the disk is full, for some turns of the node; what is said meanwhile is looked at."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk | FailingDisk) -> None:
         self.disk, self.watch = disk, Watch(self.begin)
         self.world: World | None = None
         self.left = 0
@@ -115,7 +140,7 @@ class Shortage:
         lost = self.known - told.keys() - {name for name, state in recorded.items() if state in ENDED}
         assert not lost, f"{lost} are not known any more"
         waiting = [entry.waiting.reason for entry in self.world.executor.entries.values() if entry.waiting]
-        self.held |= any("no space" in reason for reason in waiting)
+        self.held |= any(self.disk.words in reason for reason in waiting)
         self.world.ahead += 1.0
         self.left -= 1
         if not self.left:
@@ -139,14 +164,14 @@ class Shortage:
         try:
             scenario.act(self.world)
         except NotRecorded as error:
-            self.refused = "no space" in str(error)
+            self.refused = self.disk.words in str(error)
             while self.left:
                 self.world.executor.advance()
                 self.turn()
             scenario.act(self.world)
 
 
-def short(disk: Disk, place: Path, group: Cgroup, scenario: Scenario, at: Point) -> Shortage:
+def short(disk: Disk | FailingDisk, place: Path, group: Cgroup, scenario: Scenario, at: Point) -> Shortage:
     shortage = Shortage(disk)
     try:
         with worlds(place, group, shortage.watch) as node:
@@ -167,22 +192,35 @@ def reached(node: World, scenario: Scenario) -> dict[str, BindingState]:
     return end
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
-@pytest.mark.parametrize("what", ["the journal's", "every"])
-def test_c_sta_04_with_a_full_disk_at_every_point_nothing_is_said_that_is_not_on_record(
-    fast: Path, world: World, what: str, name: str
+def assert_all(
+    make: Callable[[Path], Disk | FailingDisk], fast: Path, world: World, scenario: Scenario
 ) -> None:
-    scenario = SCENARIOS[name]
+    """At every point; `make` gives a disk for a node's place."""
     points = passed(fast / "whole", world.group.child("whole"), scenario)
     wrong, seen = {}, list[Shortage]()
     for number, at in enumerate(sample(points)):
         place, group = fast / str(number), world.group.child(str(number))
         try:
-            seen.append(
-                short(Disk(place if what == "every" else place / "state"), place, group, scenario, at)
-            )
+            seen.append(short(make(place), place, group, scenario, at))
         except AssertionError as error:
             wrong[f"{at.name}#{at.turn}"] = str(error)[:600]
         group.remove()
     assert not wrong, "\n".join(f"{where}: {what}" for where, what in wrong.items())
     assert any(one.held or one.refused for one in seen), "the disk was never full"
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("what", ["the journal's", "every"])
+def test_c_sta_04_with_a_full_disk_at_every_point_nothing_is_said_that_is_not_on_record(
+    fast: Path, world: World, what: str, name: str
+) -> None:
+    assert_all(
+        lambda place: Disk(place if what == "every" else place / "state"), fast, world, SCENARIOS[name]
+    )
+
+
+@pytest.mark.parametrize("name", ["prepare", "release"])
+def test_with_a_disk_that_fails_at_every_point_nothing_is_said_that_is_not_on_record(
+    fast: Path, world: World, name: str
+) -> None:
+    assert_all(lambda place: FailingDisk(place / "state"), fast, world, SCENARIOS[name])
