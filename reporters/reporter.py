@@ -20,7 +20,7 @@ from xce.reporters.launch import ChangedError, Launcher, Wanted
 from xce.reporters.newest import Newest
 from xce.reporters.oneshot import OneShot
 from xce.reporters.result import RunResult
-from xce.reporters.stream import Stream
+from xce.reporters.stream import Silence, Stream
 from xce.reporters.timing import Timing, probe, timing_of
 from xce.reporters.verdict import GOOD, Outcome, Verdict
 
@@ -52,12 +52,13 @@ class Reporter:
         self.run: OneShot | Stream | None = None
         self._newest = Newest(self.name, shared.sink, shared.loop.now)
         self.unkillable: list[Stuck] = []
-        self.unkillable_since = self._heard = 0.0
+        self.unkillable_since = 0.0
         self._pending: Candidate | None = None
         self._verdict: Verdict | None = None
         self._ended_for: str | None = None
         self._timer: Timer | None = None
-        self._silence: Timer | None = None
+        self._silence: Silence | None = None
+        """Of a run that goes on."""
         self._published: tuple[object, ...] = ()
         self._launcher = Launcher(
             shared.loop,
@@ -262,7 +263,7 @@ class Reporter:
             self.state = started
             self._shared.living.add(self)
             if self.streaming:
-                self._listen(now)
+                self._silence = Silence(self._loop, lambda: self.timing.ttl, self._end)
                 self.publish()
 
     def _want(self) -> Wanted:
@@ -286,19 +287,7 @@ class Reporter:
         self._shared.look_again()
         self._settle(verdict)
 
-    # ---------------------------------------------------------------------------------------- bounds
-
-    def _listen(self, now: float) -> None:
-        """A run that goes on has begun. The time for its next line is looked at only when it may be over."""
-        self._heard = now
-        self._silence = self._loop.call_at(now + self.timing.ttl, self._look_for_silence)
-
-    def _look_for_silence(self) -> None:
-        limit, now = self.timing.ttl, self._loop.now()
-        if self._heard + limit > now:
-            self._silence = self._loop.call_at(self._heard + limit, self._look_for_silence)
-        else:
-            self._end(f"printed nothing for {limit:g} s")
+    # --------------------------------------------------------------------------------------------- end
 
     def _end(self, why: str, grace: float | None = None) -> None:
         """End its run, if there is one. `why`: its fault, or '' if it has none."""
@@ -314,9 +303,11 @@ class Reporter:
 
     def line(self, line: bytes | TooLong, number: int) -> None:
         """Of `launch.Owner`."""
-        self._heard = self._loop.now()
+        now = self._loop.now()
+        if self._silence is not None:
+            self._silence.heard = now
         if self.state is not ReporterState.REMOVED:
-            self._shared.sink.frame(self.name, line, number, self._heard)
+            self._shared.sink.frame(self.name, line, number, now)
 
     def exceeded(self, reason: str) -> None:
         """Of `launch.Owner`."""
@@ -359,7 +350,7 @@ class Reporter:
         run = self.run
         assert run is not None
         if self._silence is not None:
-            self._silence.cancel()
+            self._silence.end()
         self._verdict = self._newest.ended(
             run,
             self.runs,

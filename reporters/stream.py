@@ -1,7 +1,7 @@
 """A run that goes on: its lines are told as they come, as many a second as a sane one can have."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from xce.linux.loop import Loop
@@ -19,6 +19,27 @@ class StreamOwner(RunOwner, Protocol):
 
     def line(self, line: bytes | TooLong, number: int) -> None:
         """A line, as it comes; `number` from 1."""
+
+
+class Silence:
+    """Calls `told(why)` once nothing was heard for `limit()` seconds; looks only when that may be."""
+
+    def __init__(self, loop: Loop, limit: Callable[[], float], told: Callable[[str], object]) -> None:
+        self._loop, self._limit, self._told = loop, limit, told
+        self.heard = loop.now()
+        """When something was heard last."""
+        self._timer = loop.call_at(self.heard + limit(), self._look)
+
+    def _look(self) -> None:
+        limit = self._limit()
+        if self.heard + limit > self._loop.now():
+            self._timer = self._loop.call_at(self.heard + limit, self._look)
+        else:
+            self._told(f"printed nothing for {limit:g} s")
+
+    def end(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
 
 
 class Stream(Run):
