@@ -101,7 +101,7 @@ class Line:
 
     def idle(self) -> bool:
         """Whether there is nothing to pump before a descriptor tells of something."""
-        return self._quiet and not any(one.to_send for one in self._open)
+        return self._dealer is None or (self._quiet and not any(one.to_send for one in self._open))
 
     def rest_s(self) -> float:
         """How long to wait at most before the next pump, if no descriptor tells of anything."""

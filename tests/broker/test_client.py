@@ -191,6 +191,24 @@ def test_a_key_that_becomes_known_works_without_a_new_client() -> None:
             assert client.snapshot().revision == 3
 
 
+def test_who_waits_for_a_link_that_was_given_up_sleeps_meanwhile() -> None:
+    mine, theirs = keys.new("me", Role.ADMIN), keys.new("broker", "broker")
+    looks: list[float] = []
+
+    def never() -> bool:
+        looks.append(time.monotonic())
+        return False
+
+    with (
+        ScriptedBroker(obedient, key=theirs) as broker,
+        Client(Broker(broker.endpoints[0], mine, theirs.public), timeout=20) as client,
+    ):
+        with pytest.raises(BrokerUnreachable, match="rejected"):
+            client.snapshot()
+        assert not client.wait_until(never, 0.5, fail_early=False)
+    assert len(looks) < 20
+
+
 def test_a_snapshot_is_whole_or_an_error(tmp_path: Path) -> None:
     with ScriptedBroker(obedient, local=tmp_path / "b"), Client(at(tmp_path / "b")) as client:
         mirror = client.snapshot(["host:node1"], detail=True)
