@@ -102,6 +102,7 @@ def test_a_target_may_be_wanted_or_not(csi: CsiWorld, habit: str) -> None:
 
 def test_what_a_plugin_left_in_the_target_is_not_removed(csi: CsiWorld) -> None:
     os.makedirs(csi.target())
+    csi.node.owner.take(os.path.dirname(csi.target()), "b0", recorded=True)
     Path(csi.target(), "precious").write_text("x")
     report = csi.bind(asked())
     assert "not empty" in (report.reason or report.note)
