@@ -86,6 +86,8 @@ class Executor(Carrier):
         """Left of a look for drift that began."""
         self.orphans: list[str] = []
         """What of ours nobody owns, as of the last look, in words."""
+        self._strangers: list[Cgroup] = []
+        """Control groups among that."""
         for order, works in journal.orders().values():
             entry = self._add(Entry(order, works, served=node.clock()))
             if order.boot != boot and not entry.leaving:
@@ -188,6 +190,12 @@ class Executor(Carrier):
     def _check_instances(self, wanted: Sequence[Chosen]) -> None:
         for chosen, entry in self.holders(wanted):
             raise Refused(f"instance {chosen.id} is held by binding {entry.id}, which is {entry.phase}")
+        if not self._next_scan:
+            self.scan()
+        self._strangers = [group for group in self._strangers if group.populated()]
+        if wanted and self._strangers:  # its filter lets them, whether they have it open now or not
+            words = f"control group {self._strangers[0].path} has processes and no binding"
+            raise Refused(f"{words}: they may use any instance; end them (orphans: clean does)")
 
     def _begin(self, known: Known, instances: InstanceMap, *, taken_up: bool = False) -> Report:
         op_id, epoch, binding, claim, words = known
@@ -249,9 +257,8 @@ class Executor(Carrier):
         if self.journal.fault and now >= self._next_trial:
             self.journal.trial()
             self._next_trial = now + _TRIAL_S
-        if now >= self._next_scan and not self._uncertain():
+        if now >= self._next_scan:
             self.scan()
-            self._next_scan = now + _SCAN_S
         self._clean_kept()
         return 0.0 if more else self._next()
 
@@ -292,8 +299,12 @@ class Executor(Carrier):
         """Look for what nobody owns; clean it if the admin wants that."""
         if self._uncertain():
             return
+        self._next_scan = self.node.clock() + _SCAN_S
         owned = [work.step for entry in self.entries.values() for work in entry.works]
         found = orphans.find(self.node, owned)
+        self._strangers = [
+            Cgroup(one.path) for one in found if one.kind == "control group" and not one.foreign
+        ]
         if self.node.settings.orphans is Orphans.CLEAN:
             kept = [(orphan._replace(foreign=""), orphans.clean(orphan, self.node)) for orphan in found]
             self.orphans = [f"{orphan}: {why}" for orphan, why in kept if why]
