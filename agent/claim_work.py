@@ -81,6 +81,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Why the journal cannot be written: orders wait for that; '' when it can."""
     unremoved: tuple[str, ...] = ()
     """Directories of jobs that cannot be removed though their time is over, and why."""
+    hanging: str = ""
+    """Where children wait in the kernel and cannot be ended, and how many."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -236,7 +238,13 @@ def _seen(executor: "Executor") -> Seen:
     isolation = executor.node.isolation
     why = f"nothing ({isolation.reason})" if isolation.mechanism == "none" else ""
     unremoved = tuple(executor.unremoved.values())
-    return Seen(why or isolation.mechanism, tuple(executor.orphans), executor.journal.fault, unremoved)
+    return Seen(
+        why or isolation.mechanism,
+        tuple(executor.orphans),
+        executor.journal.fault,
+        unremoved,
+        executor.node.errands.hanging,
+    )
 
 
 def _cause(error: Exception) -> str:

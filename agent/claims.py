@@ -130,6 +130,11 @@ class Claims:
             f"cannot be removed though their time is over: {', '.join(found[:SHOWN])}{more}" if found else ""
         )
 
+    def hanging_trouble(self) -> str:
+        """Which file systems do not answer, as far as children wait for them in vain."""
+        found = self.seen.hanging
+        return f"children of claims hang, and end when it answers: {found}" if found else ""
+
     def ask(self, question: Callable[["Executor"], T], answer: Callable[[T], object]) -> None:
         """Put a question to the thread; `answer` gets what it gives, in the loop."""
         self._worker.put(lambda executor: iter([Answer(answer, question(executor))]))

@@ -46,6 +46,7 @@ class Faults:
             "journal": claims.seen.unrecorded if claims else "",
             "orphans": claims.orphans_trouble() if claims else "",
             "directories": claims.unremoved_trouble() if claims else "",
+            "file systems": claims.hanging_trouble() if claims else "",
             "namespace": claims.unseen if claims else "",
             "CSI": (claims.csi_fault if claims else "") or (csi.fault if csi else ""),
             "ports": self._ports() if claims else "",

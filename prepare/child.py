@@ -42,6 +42,8 @@ ABANDONED = 16
 """Children that did not end; with so many of them none is sent any more."""
 LEFT_S = 2.0
 """A predecessor's child that is still there so long after our start hangs, and is not waited for."""
+HANGS_S = 1.0
+"""Whoever was told to end and is there so long after hangs."""
 IDLE_S = 5.0
 """For which a child without an errand is kept."""
 _ANSWER_BYTES = 1 << 20
@@ -82,6 +84,8 @@ class _Child:
         self.died = False
         """It ended without an answer: it was killed, and not by us."""
         self._signal = 0
+        self.left = 0.0
+        """When it was told to end."""
         os.set_blocking(self._in, False)
         os.set_blocking(self.out, False)
         self.idle_since = 0.0
@@ -226,6 +230,8 @@ class Errands:
     def due(self) -> float | None:
         """When, by the clock, to look again though no child has said anything; None: never."""
         ends = [one.until for one in self._errands.values() if one.child is not None]
+        if any(place for _, place in self._left):
+            ends.append(self._clock() + HANGS_S)  # whether one has ended
         return min([*ends, *(child.idle_since + IDLE_S for child in self._idle)], default=None)
 
     def fileno(self) -> int:
@@ -252,6 +258,14 @@ class Errands:
         """Children that do not end."""
         self._sweep()
         return sum(1 for _, place in self._left if place)
+
+    @property
+    def hanging(self) -> str:
+        """Where children do not end though they were told to, and how many; ''."""
+        self._sweep()
+        since = self._clock() - HANGS_S
+        places = Counter(place for child, place in self._left if place and child.left <= since)
+        return ", ".join(f"{count} at {place}" for place, count in sorted(places.items()))
 
     def close(self) -> None:
         """End all; may be called twice."""
@@ -349,6 +363,7 @@ class Errands:
     def _end(self, child: _Child, place: str) -> None:
         """`place`: where it may hang; '' if it was at rest."""
         child.kill()
+        child.left = self._clock()
         self._left.append((child, place))
         self._sweep()
 

@@ -111,6 +111,10 @@ class ErrandCalls(Protocol):
     def forget(self, key: str, /) -> None:
         """Nobody asks for it any more, nor for what is below it: `BINDING`, `BINDING/STEP`."""
 
+    @property
+    def hanging(self) -> str:
+        """Where children do not end though they were told to, and how many; ''."""
+
     def alone(self) -> bool:
         """Whether whoever was here before us does nothing on this node any more."""
 

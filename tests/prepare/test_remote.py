@@ -93,8 +93,10 @@ def test_a_server_that_does_not_answer_fails_one_binding_and_delays_nobody(
     errands = far.node.errands
     assert isinstance(errands, Errands)
     assert errands.abandoned >= 1
+    far.until(lambda: f" at {dead.point}" in errands.hanging)
     dead.release()
     far.until(lambda: errands.abandoned == 0)
+    assert errands.hanging == ""
 
 
 def test_c_csi_07_a_mount_whose_server_died_is_told_and_can_be_taken_off(
