@@ -260,8 +260,11 @@ class Server:
             return False
         if [descriptor for descriptor, _ in self._everything.poll(PUT_OFF_MS)] != [self._messages]:
             return False
-        alone = self._puts_off(self._take(router), self.clock(), store_spoke=True)
-        alone = alone and len(self._commits.waiting) == 1
+        orders_alone = self._puts_off(self._take(router), self.clock(), store_spoke=True)
+        if not orders_alone:
+            # The loop's own thread ends the turn, and is not to sleep before.
+            self._owed_at = self._owed_at or now
+        alone = orders_alone and len(self._commits.waiting) == 1
         self._commits.submit()
         return alone
 

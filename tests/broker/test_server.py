@@ -323,6 +323,36 @@ def test_orders_of_a_caller_alone_are_judged_where_they_are_recorded(running: Ru
         threads.of.clear()
 
 
+def test_followers_hear_soon_of_what_came_while_the_loop_was_lent(running: Running) -> None:
+    """What somebody says right after an order was answered is not slept over, though nothing else comes."""
+    threads, told = Threads(running), threading.Event()
+    judge, turn = running.broker.handle, running.broker.turn
+
+    def judged(peer: Peer, message: m.Tick | m.ToBroker, now: float) -> list[Effect]:
+        effects = judge(peer, message, now)
+        told.clear()
+        return effects
+
+    def turned(now: float) -> list[Effect]:
+        told.set()
+        return turn(now)
+
+    running.broker.handle, running.broker.turn = judged, turned  # type: ignore[method-assign]
+    waited: list[float] = []
+    deadline = time.monotonic() + 20
+    while len(waited) < 8 and time.monotonic() < deadline:
+        threads.until_lent(1)
+        assert isinstance(running.ask(m.StatusRequest(id="s")), m.BrokerStatus)
+        began = time.monotonic()
+        assert told.wait(5)
+        if threads.of["s"] == "store":
+            waited.append(time.monotonic() - began)
+        threads.of.clear()
+    if not waited:
+        pytest.skip("the machine is too busy: nothing came while the loop was lent")
+    assert statistics.median(waited) < 0.2
+
+
 def test_a_disk_that_hangs_stops_neither_the_loop_nor_its_end(tmp_path: Path) -> None:
     """Also when the thread that is with the disk had the loop."""
     store = SqliteStore(tmp_path)
