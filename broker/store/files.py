@@ -232,10 +232,11 @@ def words(error: sqlite3.Error | OSError, directory: Path) -> str:
         )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return "another program has it open; end that one"
+    if name.startswith("SQLITE_IOERR") or getattr(error, "errno", 0) == errno.EIO:
+        what = f"{error} ({name})" if name else os.strerror(errno.EIO)
+        return f"the disk of {directory} fails: {what}; look at the kernel's log"
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    if name.startswith("SQLITE_IOERR"):
-        return f"the disk of {directory} fails: {error} ({name}); look at the kernel's log"
     return f"{error} ({name})"
 
 

@@ -26,12 +26,15 @@ class Names:
         """Which directory it was, and since when unchanged, when they were found to be right."""
 
     def stand(self) -> bool:
-        """Whether they still do; raises `OSError` for one that is gone."""
+        """Whether they still do. Raises `OSError`: nobody can say."""
         status = os.stat(self._directory)
         seen = status.st_dev, status.st_ino, status.st_ctime_ns
         if seen == self._seen:
             return True
-        right = self._identities() == self._meant
+        try:
+            right = self._identities() == self._meant
+        except FileNotFoundError:
+            right = False
         settled = abs(time.time_ns() - status.st_ctime_ns) > SETTLED_NS
         self._seen = seen if right and settled else None
         return right

@@ -3,13 +3,14 @@
 import errno
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.linux.sickdisk import SickFolder
-from xce.broker.store import Damaged, StoreError
+from xce.broker.store import Batch, Damaged, StoreError
 from xce.broker.store.sqlite import SqliteStore
 from xce.linux import mountapi
 
@@ -50,6 +51,19 @@ def test_a_store_on_a_file_system_that_is_read_only_is_refused_with_that_word(di
     with pytest.raises(StoreError, match=r"Read-only|is read-only"):
         SqliteStore(disk.point)
     mountapi.unmount(str(disk.point))
+    assert_whole(disk)
+
+
+def test_files_that_cannot_be_looked_at_are_named_as_the_disks_fault(disk: SickFolder) -> None:
+    store = SqliteStore(disk.point)
+    disk.ill(reads=errno.EIO)
+    assert store.submit(Batch([], {"a": ("digest", b"answer")}), token=1)
+    deadline = time.monotonic() + 10
+    while not (outcomes := store.completed()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    disk.ill()
+    assert f"the disk of {disk.point} fails" in (outcomes[0].error or "")
+    assert store.close(5)
     assert_whole(disk)
 
 

@@ -170,7 +170,7 @@ def test_files_removed_under_a_running_broker_are_noticed(
     (tmp_path / name).rename(tmp_path / "away")
     error = put(store, 2).error
     assert error is not None
-    assert error.startswith("cannot record: ")
+    assert error.startswith(f"cannot record: {tmp_path / 'facts.db'} was removed or replaced")
     assert store.fault == error
     (tmp_path / "away").rename(tmp_path / name)
     deadline = time.monotonic() + 30
