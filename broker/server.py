@@ -184,6 +184,7 @@ class Server:
         """Tell the store and the audit log everything that is still here."""
         self._commits.settle(self.clock())
         self._commits.submit()
+        self.audit.flush()
 
     # ------------------------------------------------------------------------------------------- turns
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.broker.test_daemon import CLONE_NEWNS, status, until
@@ -50,6 +51,11 @@ def made(broker: LiveBroker) -> set[str]:
         return set(client.ask(m.ClaimsRequest(id="all")).claims)
 
 
+def audited(broker: LiveBroker) -> set[str]:
+    lines = map(msgspec.json.decode, (broker.directory / "audit").read_bytes().splitlines())
+    return {line["op_id"].removeprefix("make-") for line in lines if line["result"] == "ok"}
+
+
 @pytest.mark.parametrize("way", ["end", "kill"])
 def test_what_was_answered_is_there_when_the_broker_ends_in_the_middle(tmp_path: Path, way: str) -> None:
     with LiveBroker(tmp_path) as broker:
@@ -63,6 +69,7 @@ def test_what_was_answered_is_there_when_the_broker_ends_in_the_middle(tmp_path:
         if way == "end":
             assert broker.stop() == 0
             assert time.monotonic() - began < 10
+            assert set(caller.done) <= audited(broker), "answered, and without a line of the audit log"
         else:
             broker.kill()
         answered = set(caller.done)
