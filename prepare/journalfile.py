@@ -151,13 +151,14 @@ def opened(path: str, steps: Sequence[str]) -> sqlite3.Connection:
 def begin_anew(path: str, steps: Sequence[str], rows: Mapping[Key, bytes], aside: str) -> None:
     """A file with these records in the place of what is there, which is kept as `aside`. Raises OSError.
 
-    It is whole before anything of the old one is touched: where there is no room nothing is lost.
+    It is whole before anything of the old one is touched, which has its name until this one takes it: where
+    there is no room, or this is interrupted, nothing is lost.
     """
     with in_words(path):
         new = _made(path, steps, rows)
-    for suffix in ("", "-wal"):
+    for suffix in ("-wal", ""):
         with contextlib.suppress(FileNotFoundError):
-            os.rename(f"{path}{suffix}", f"{aside}{suffix}")
+            os.link(f"{path}{suffix}", f"{aside}{suffix}")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{path}-journal")
     _put(path, new)
