@@ -24,6 +24,7 @@ WAYS: dict[str, Callable[[str, int], Side]] = {
     for way in (
         claimsides.BrokerPlain,
         claimsides.BrokerLibrary,
+        claimsides.BrokerLibraryApart,
         claimsides.BrokerLibraryAlone,
         claimsides.EtcdPlain,
         claimsides.EtcdLibrary,

@@ -3,7 +3,8 @@
 Each side takes an order that is encoded already and gives the answer's bytes; what they say is looked at when
 nobody measures any more. So the clocks of all sides run from before an order is handed over until its answer
 is there. Of etcd the same promise is asked: a compare on the caller's key, the record and the key, in one
-transaction. It gets one connection with all its clients on it, because several serve it worse.
+transaction. Both get one connection with all clients on it: several serve etcd worse, and of ours the one
+process that measures would have 64 sockets to look at (`BrokerLibraryApart` shows what that costs).
 """
 
 import os
@@ -13,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import zmq
 
 from bench.job import etcd, http2, zmtp
@@ -33,6 +35,15 @@ def claim_of(name: str) -> Claim:
         environment={"NCCL_DEBUG": "WARN"},
     )
     return Claim(id=name, form=ClaimForm.STANDALONE, owner="alice", project="llm", ask=ask)
+
+
+class _Named(msgspec.Struct):
+    """What an order and its answer have in common."""
+
+    id: str
+
+
+_named = msgspec.msgpack.Decoder(_Named).decode
 
 
 class Side(ABC):
@@ -95,6 +106,24 @@ class BrokerPlain(_Broker):
 
 
 class BrokerLibrary(_Broker):
+    """A ZeroMQ socket with all clients on it, as etcd has them."""
+
+    def __init__(self, port: str, clients: int) -> None:
+        super().__init__(clients)
+        self._socket = dealer(port)
+        self._socket.rcvtimeo = int(_PATIENCE_S * 1000)
+        self._client: dict[str, int] = {}
+
+    def give(self, client: int, order: bytes) -> None:
+        self._client[_named(order).id] = client
+        self._socket.send(order)
+
+    def answered(self) -> Iterable[tuple[int, bytes]]:
+        answer = self._socket.recv()
+        yield self._client.pop(_named(answer).id), answer
+
+
+class BrokerLibraryApart(_Broker):
     """A ZeroMQ socket for each client."""
 
     def __init__(self, port: str, clients: int) -> None:

@@ -5,9 +5,9 @@ long. So the sides take turns in being first, and each waits until the disk is a
 whoever comes after the bare disk, which syncs most, would pay for it.
 
 The goals compare what a controller gets: both sides are spoken to over loopback TCP by the library that a
-program in Python has for them, ZeroMQ's and gRPC's, with the same clocks around it (`claimsides`). A good
-part of what etcd's one client waits for is gRPC; for G17.plain and G18.plain both sides are spoken to by
-plain sockets instead.
+program in Python has for them, ZeroMQ's and gRPC's, over one connection, with the same clocks around it
+(`claimsides`). A good part of what etcd's one client waits for is gRPC; for G17.plain and G18.plain both
+sides are spoken to by plain sockets instead, of ours one for each client.
 """
 
 import os
@@ -26,15 +26,19 @@ from bench.job.shared import Job
 from bench.machine import cpu_ns
 from bench.suite import Lines, Options, without_verdict
 
-GOALS = ("G17", "G17.cpu", "G17.plain", "G18.etcd", "G18.plain", "G18.disk")
+GOALS = ("G17", "G17.apart", "G17.cpu", "G17.plain", "G18.etcd", "G18.plain", "G18.disk")
 CLIENTS = 64
 _LATE_S = 60.0
 _WAYS = {
-    "xce": (("", "BrokerLibraryAlone", "BrokerLibrary"), ("plain_", "BrokerPlain", "BrokerPlain")),
+    "xce": (
+        ("", "BrokerLibraryAlone", "BrokerLibrary"),
+        ("apart_", "", "BrokerLibraryApart"),
+        ("plain_", "BrokerPlain", "BrokerPlain"),
+    ),
     "etcd": (("", "EtcdLibraryAlone", "EtcdLibrary"), ("plain_", "EtcdPlain", "EtcdPlain")),
     "disk": (("", "Disk", ""),),
 }
-"""Prefix of what is found, and how one client and many clients speak (`claimload`)."""
+"""Prefix of what is found, and how one client and many clients speak (`claimload`), '' for not at all."""
 _PROBES, _SLOW = 32, 1.5
 _REST_S, _RESTS = 1.0, 30
 
@@ -67,6 +71,7 @@ def _results(found: dict[str, Found], missing: str) -> Lines:
     ours, theirs, disk = found["xce"], found["etcd"], found["disk"]
     for goal, name, unit in (
         ("G17", "ops_s", "/s"),
+        ("G17.apart", "apart_ops_s", "/s"),
         ("G17.cpu", "cpu_us", "µs"),
         ("G17.plain", "plain_ops_s", "/s"),
         ("G18.etcd", "one_p50_ms", "ms"),
@@ -74,9 +79,9 @@ def _results(found: dict[str, Found], missing: str) -> Lines:
     ):
         yield Result(
             goal=goal,
-            judged=None if missing else ratio(ours[name], theirs[name]),
+            judged=None if missing else ratio(ours[name], theirs[name.removeprefix("apart_")]),
             measured=figure(ours[name]),
-            peer=None if missing else figure(theirs[name]),
+            peer=None if missing else figure(theirs[name.removeprefix("apart_")]),
             unit=unit,
             trouble=missing,
         )
@@ -122,7 +127,8 @@ def _measure(side: str, work: Path, seconds: float) -> dict[str, float]:
     found: dict[str, float] = {}
     with _serving(side, work) as (where, server):
         for prefix, one, many in _WAYS[side]:
-            found[f"{prefix}one_p50_ms"] = _load(one, work, where, 1, seconds)["p50_ms"]
+            if one:
+                found[f"{prefix}one_p50_ms"] = _load(one, work, where, 1, seconds)["p50_ms"]
             if server is not None:
                 before = cpu_ns(server.pid)
                 load = _load(many, work, where, CLIENTS, seconds)
