@@ -51,7 +51,7 @@ few reboot tests/vm/guest.py -k before
 """
 )
 SECOND = START + "disk; few rebooted tests/vm/guest.py -k after\n"
-RUNS = {"guest": 2, "quotas": 16, "product": 1, "rebooted": 1} | ({"matrix": 2} if FULL else {})
+RUNS = {"guest": 2, "quotas": 17, "product": 1, "rebooted": 1} | ({"matrix": 2} if FULL else {})
 """How many tests there are in each."""
 
 
