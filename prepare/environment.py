@@ -58,9 +58,10 @@ class EnvironmentHandler(Plain[Environment]):
         recorded = "files" in evidence
         for place in (step.directory, *_elsewhere(step)):
             at.node.owner.refuse_foreign(place, recorded=recorded)
+        made = not os.path.isdir(step.directory)
         for directory in {os.path.dirname(path) for path in files}:
             own_directory(directory)
-        said = at.node.owner.take(step.directory, step.binding, recorded=recorded)
+        said = at.node.owner.take(step.directory, step.binding, recorded=recorded, made=made)
         for path, text in files.items():
             write_whole(path, text, at if path in _elsewhere(step) else None)
             at.node.mark(f"environment.written-{os.path.basename(path).partition('_')[0]}")

@@ -52,15 +52,15 @@ class GroupHandler(Plain[Group]):
     def do(self, step: Group, evidence: Evidence, at: At) -> Outcome:
         """Make it unless it is there."""
         group, old = group_of(step.name, at), old_group_of(step.name, at)
-        group.create()
+        made = group.create()
         at.node.mark("group.made")
+        groups = [group.path]
+        said = _take(group.path, evidence, at, made=made)
         if old:
             os.makedirs(old, exist_ok=True)
-        groups = [group.path, *([old] if old else [])]
-        said = [
-            at.node.owner.take(path, at.binding, recorded=_is_recorded(path, evidence, at)) for path in groups
-        ]
-        return Done({"groups": groups, "controllers": sorted(group.controllers()), **said[0]})
+            groups.append(old)
+            _take(old, evidence, at)
+        return Done({"groups": groups, "controllers": sorted(group.controllers()), **said})
 
     def observe(self, step: Group, evidence: Evidence, at: At) -> str:
         """Whether it is there, and ours."""
@@ -103,6 +103,11 @@ class GroupHandler(Plain[Group]):
         if old and not _foreign(old, evidence, at):
             Cgroup(old).remove()
         return Done()
+
+
+def _take(path: str, evidence: Evidence, at: At, *, made: bool = False) -> dict[str, str]:
+    recorded = made or _is_recorded(path, evidence, at)
+    return at.node.owner.take(path, at.binding, recorded=recorded, made=made)
 
 
 def _is_recorded(path: str, evidence: Evidence, at: At) -> bool:

@@ -28,9 +28,10 @@ def make_point(point: str, about: str, evidence: Evidence, at: At) -> Evidence:
 
 
 def _mark(place: str, about: str, at: At, *, recorded: bool) -> Evidence:
-    at.node.owner.refuse_foreign(place, recorded=recorded)
-    own_directory(place)
-    return dict(at.node.owner.take(place, at.binding, about, recorded=recorded))
+    if made := not os.path.isdir(place):
+        at.node.owner.refuse_foreign(place, recorded=recorded)
+        own_directory(place)
+    return dict(at.node.owner.take(place, at.binding, about, recorded=recorded, made=made))
 
 
 def marked(point: str, about: str, evidence: Evidence, at: At) -> Evidence:

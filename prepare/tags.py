@@ -58,25 +58,26 @@ class Owner(NamedTuple):
     boot: str = ""
 
     def take(
-        self, thing: str | int, binding: str, about: str = "", *, recorded: bool = False
+        self, thing: str | int, binding: str, about: str = "", *, recorded: bool = False, made: bool = False
     ) -> dict[str, str]:
         """Write on it that it is ours; what evidence has to say of that. Raises OSError: it is `foreign`.
 
-        `about`: what else is to be known of it.
+        `about`: what else is to be known of it. `made`: we have just made it, so nobody has written on it.
         """
         text = " ".join([self.id, binding, self.boot, *([about] if about else [])])
-        written = _written(thing)
-        if written == text:
-            return {}
-        where = thing if isinstance(thing, str) else os.readlink(f"/proc/self/fd/{thing}")
-        if words := self._foreign(thing, written, recorded=recorded):
-            raise OSError(errno.EEXIST, words, where)
+        if not made:
+            written = _written(thing)
+            if written == text:
+                return {}
+            if words := self._foreign(thing, written, recorded=recorded):
+                raise OSError(errno.EEXIST, words, _name(thing))
         try:
             os.setxattr(thing, ATTRIBUTE, os.fsencode(text))
         except OSError as error:
             if error.errno not in _KEEPS_NONE:
                 raise
-            return {"owner": f"known by its name alone: cannot be written on {where}: {error.strerror}"}
+            words = f"known by its name alone: cannot be written on {_name(thing)}: {error.strerror}"
+            return {"owner": words}
         return {}
 
     def first(self, thing: int, binding: str, about: str) -> dict[str, str]:
@@ -256,6 +257,10 @@ def _keeps(thing: str | int) -> bool:
     return True
 
 
+def _name(thing: str | int) -> str:
+    return thing if isinstance(thing, str) else os.readlink(f"/proc/self/fd/{thing}")
+
+
 def _is_empty(thing: str | int) -> bool:
     """A directory without entries, a file without contents."""
     found = os.fstat(thing) if isinstance(thing, int) else os.lstat(thing)
@@ -275,7 +280,7 @@ def _shown(text: str) -> str:
 
 def _way_out(thing: int, *command: str) -> str:
     """Where a node has left its marks: nobody but an admin can know that it does not come back."""
-    done = shlex.join([*command, os.readlink(f"/proc/self/fd/{thing}")])
+    done = shlex.join([*command, _name(thing)])
     return f" (if that one is gone for good: {_shown(done)})"
 
 
