@@ -224,6 +224,9 @@ def remove(
             above = ["/".join(elements[:count]) for count in range(1, len(elements))]
             _unmake(top, above, lambda fd: not agent or own.whose(fd)[0] is not Mark.NOBODYS)
         shared = bool(left) and all(why.startswith(OTHERS) for _, why in left)
+        if shared:  # it stays for now, and who needs it may have it meanwhile
+            with contextlib.suppress(OSError), opened(_beneath(top, elements, os.O_RDONLY)) as there:
+                own.going(there, going=False)
         return {"left": [list(one) for one in left], "shared": shared}
 
 

@@ -252,6 +252,25 @@ def test_what_was_made_before_a_crash_and_not_marked_yet_gets_its_mark_after_it(
     assert [path.name for path in tmp_path.rglob("*")] == ["alice"], "it was there before"
 
 
+def test_what_stays_because_another_node_has_some_of_it_can_be_had_meanwhile(tmp_path: Path) -> None:
+    def share(agent: str, *elements: str) -> None:
+        place: dict[str, Any] = {"root": str(tmp_path), "elements": list(elements), "owner": [agent]}
+        told = directories.share(**place, parts=[], uid=4711, gid=4711, new=[], binding="b1", host=agent)
+        assert told["agent"] == agent
+
+    share("one", "alice", "9")
+    share("two", "alice", "9", "sub")
+    for _ in range(2):
+        told = directories.remove(root=str(tmp_path), elements=["alice", "9"], owner=["one"], agent="one")
+        assert told["shared"]
+        share("two", "alice", "9", "sub")
+    directories.remove(root=str(tmp_path), elements=["alice", "9", "sub"], owner=["two"], agent="two")
+    assert (
+        directories.remove(root=str(tmp_path), elements=["alice", "9"], owner=["one"], agent="one")["left"]
+        == []
+    )
+
+
 @contextlib.contextmanager
 def covered(place: Path) -> Iterator[None]:
     """Another file system lies over a directory."""
