@@ -16,7 +16,7 @@ def exists(directory: str) -> bool:
 def aside(directory: str) -> str:
     """Where a damaged one is put: a path that nothing has."""
     number = 1
-    while os.path.exists(path := f"{directory}/{FILE}.damaged-{number}"):
+    while os.path.exists(path := f"{directory}/{FILE}.damaged-{number}") or os.path.exists(f"{path}-wal"):
         number += 1
     return path
 
