@@ -190,10 +190,12 @@ class Executor(Carrier):
     def _check_instances(self, wanted: Sequence[Chosen]) -> None:
         for chosen, entry in self.holders(wanted):
             raise Refused(f"instance {chosen.id} is held by binding {entry.id}, which is {entry.phase}")
+        if not wanted:
+            return
         if not self._next_scan:
             self.scan()
         self._strangers = [group for group in self._strangers if group.populated()]
-        if wanted and self._strangers:  # its filter lets them, whether they have it open now or not
+        if self._strangers:  # its filter lets them, whether they have it open now or not
             words = f"control group {self._strangers[0].path} has processes and no binding"
             raise Refused(f"{words}: they may use any instance; end them (orphans: clean does)")
 
@@ -316,6 +318,8 @@ class Executor(Carrier):
         now = self.node.read_clocks()
         apart = now.wall - now.clock
         if now.clock >= self._read_clocks_at or abs(apart - self._apart) >= CLOCK_SET_S:
+            if self.journal.fault:
+                return  # its trial comes first
             try:
                 self.journal.read_clocks(now)
             except NotRecorded:

@@ -138,7 +138,7 @@ class Owner(NamedTuple):
             return words + _way_out(thing, "rm", "-r")
         return next(iter(self.users(thing)), "")
 
-    def refuse_foreign(self, thing: str, *, recorded: bool = False) -> None:
+    def refuse_foreign(self, thing: str, *, recorded: bool) -> None:
         """Nothing is done with what is `foreign`. Raises OSError."""
         if words := self.foreign(thing, recorded=recorded):
             raise OSError(errno.EEXIST, words, thing)
@@ -148,7 +148,7 @@ class Owner(NamedTuple):
         found, words = self.whose(thing)
         return words if found in {Mark.NOBODYS, Mark.OTHERS} else ""
 
-    def foreign(self, thing: str, *, recorded: bool = False) -> str:
+    def foreign(self, thing: str, *, recorded: bool) -> str:
         """Why it is not for us to use, end or remove: another agent's, or a stranger's; ''.
 
         Not a stranger's is what is `recorded` as made by us, and what is empty: we may have been interrupted
