@@ -200,7 +200,7 @@ def explanation(daemon: "Daemon", name: str) -> dict[str, Any]:
 def _unknown(name: str, status: Mapping[str, Any]) -> str:
     """Why nothing is known of what somebody takes for a resource."""
     if any(one["name"] == name for one in status["reporters"]):
-        return "it is a reporter, and no resource; xce-agent reporter list tells how it is"
+        return "it is a reporter, and no resource; `status` tells how it is"
     return "no such resource type, and no reporter has given it"
 
 

@@ -220,6 +220,12 @@ def command(
     return [*argv, "--", f"/proc/self/fd/{SCRIPT_FD}", *arguments]
 
 
+def no_interpreter(candidate: Candidate) -> str:
+    """What is said of a script whose interpreter is missing."""
+    words = f"the interpreter on its first line, {candidate.interpreter}, is not there"
+    return f"cannot start {escape(candidate.path)}: {words}"
+
+
 def start_problem(status: int, stderr: str, candidate: Candidate) -> str:
     """Why a script was never reached, in words, from the chain's exit status and its first line on stderr.
 
@@ -233,7 +239,7 @@ def start_problem(status: int, stderr: str, candidate: Candidate) -> str:
         return f"cannot enter its cage: {escape(stderr)}"
     reason = escape(stderr.rpartition(": ")[2])
     if "No such file" in reason and candidate.interpreter:
-        reason = f"the interpreter on its first line, {candidate.interpreter}, is not there"
+        return no_interpreter(candidate)
     return f"cannot start {escape(candidate.path)}: {reason}"
 
 

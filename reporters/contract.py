@@ -27,6 +27,8 @@ NOT_APPLICABLE = 78
 """Exit status of a reporter whose resources have no meaning on this node (EX_CONFIG of sysexits.h)."""
 REASON = 1024
 """Characters of a condition's reason."""
+NO_TYPE = "no such resource type"
+"""How the refusal of a name without a type begins."""
 LOOKED_AT = 1024
 """Conditions of one frame, good and bad."""
 
@@ -210,7 +212,7 @@ def _type_of(name: str, context: Context) -> tuple[ResourceType | None, str]:
     if kind is None and plain in context.waiting:
         return None, f"its type, declared in {context.waiting[plain]}, waits for the broker to let it in"
     if kind is None:
-        return None, "no such resource type: declare it in resources.yaml or under 'types:' in NAME.yaml"
+        return None, f"{NO_TYPE}: declare it in resources.yaml or under 'types:' in NAME.yaml"
     if problem := _scope_problem(kind, where if at else None, context):
         return None, problem
     return kind, ""

@@ -45,7 +45,7 @@ def follow(
 
     With `idle`, which is called each second meanwhile, only the first has to come in time.
     """
-    rest, answered = b"", False
+    rest, answered = bytearray(), False
     with _connect(path) as connection:
         connection.settimeout(within_s)
         with _in_words(path, within_s):
@@ -56,7 +56,8 @@ def follow(
             with _in_words(path, within_s):
                 if not (data := connection.recv(1 << 20)):
                     break
-                *lines, rest = (rest + data).split(b"\n")
+                rest += data
+                *lines, rest = rest.split(b"\n") if b"\n" in data else [rest]
                 if len(rest) > ANSWER_BYTES:
                     raise ValueError(f"an answer has more than {ANSWER_BYTES} bytes")
                 answers = [json.loads(line) for line in lines]

@@ -74,7 +74,6 @@ class ClaimViews:
         """A host's agent has said which bindings it has, or has gone."""
         if settled != (host in self._settled):
             (self._settled.add if settled else self._settled.discard)(host)
-            self.touch_host(host)
 
     def changed(self) -> bool:
         """Whether `take_turn` would give something."""

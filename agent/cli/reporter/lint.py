@@ -61,8 +61,7 @@ def findings(candidate: Candidate, settings: AgentFile) -> list[tuple[str, str]]
     except cage.NotAdmittedError as error:
         found.append(("problem", str(error)))
     if candidate.interpreter and not os.path.exists(candidate.interpreter):
-        words = f"the interpreter on its first line, {candidate.interpreter}, is not there"
-        found.append(("problem", f"cannot start {candidate.path}: {words}"))
+        found.append(("problem", cage.no_interpreter(candidate)))
     if candidate.warning:
         found.append(("warning", candidate.warning))
     types = trial.types_for(candidate, settings)

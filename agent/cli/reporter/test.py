@@ -12,6 +12,7 @@ from xce.linux.reaper import Exit
 from xce.model import human
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.value import Absent, Reading
+from xce.reporters.contract import NO_TYPE
 from xce.reporters.frame import TooLong, escape, shown
 from xce.reporters.result import RunResult
 
@@ -121,7 +122,7 @@ class Report:
             name = f"{refusal.name}: " if refusal.name else ""
             text = f": {refusal.text}" if refusal.text else ""
             self.complain(f"line {verdict.line}: refused  {name}{refusal.reason}{text}")
-            self.unknown = self.unknown or refusal.reason.startswith("no such resource type")
+            self.unknown = self.unknown or refusal.reason.startswith(NO_TYPE)
         for note in verdict.notes:
             print(human.printable(f"  note: {note}"))
         if not (verdict.values or verdict.refusals or outcome.instances or outcome.conditions):
