@@ -3,12 +3,12 @@
 import errno
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.broker.stored import wait
 from tests.linux.sickdisk import SickFolder
 from xce.broker.store import Batch, Damaged, StoreError
 from xce.broker.store.sqlite import SqliteStore
@@ -58,11 +58,9 @@ def test_files_that_cannot_be_looked_at_are_named_as_the_disks_fault(disk: SickF
     store = SqliteStore(disk.point)
     disk.ill(reads=errno.EIO)
     assert store.submit(Batch([], {"a": ("digest", b"answer")}), token=1)
-    deadline = time.monotonic() + 10
-    while not (outcomes := store.completed()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    (outcome,) = wait(store, 1, 10)
     disk.ill()
-    assert f"the disk of {disk.point} fails" in (outcomes[0].error or "")
+    assert f"the disk of {disk.point} fails" in (outcome.error or "")
     assert store.close(5)
     assert_whole(disk)
 

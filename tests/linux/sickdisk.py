@@ -2,6 +2,7 @@
 
 import contextlib
 import mmap
+import os
 import shutil
 import signal
 import struct
@@ -24,8 +25,14 @@ class SickFolder:
 
     def __init__(self, point: Path, place: Path) -> None:
         self.point, self.behind = point, place / "behind"
-        if shutil.which("cc") is None or subprocess.run(["pkg-config", "fuse3"], check=False).returncode:
-            pytest.skip("needs a C compiler and libfuse3")
+        if not (shutil.which("cc") and shutil.which("pkg-config")):
+            pytest.skip("needs a C compiler and pkg-config")
+        if subprocess.run(["pkg-config", "fuse3"], check=False).returncode:
+            pytest.skip("needs libfuse3")
+        try:
+            os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
+        except OSError as error:
+            pytest.skip(f"needs /dev/fuse: {error.strerror}")
         self.behind.mkdir(parents=True)
         point.mkdir(parents=True, exist_ok=True)
         flags = subprocess.run(
