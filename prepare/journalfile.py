@@ -152,7 +152,8 @@ def begin_anew(path: str, steps: Sequence[str], rows: Mapping[Key, bytes], aside
     """A file with these records in the place of what is there, which is kept as `aside`. Raises OSError.
 
     It is whole before anything of the old one is touched, which has its name until this one takes it: where
-    there is no room, or this is interrupted, nothing is lost.
+    there is no room, or this is interrupted, nothing is lost. But for one moment: who is killed between the
+    end of the old log and the new name finds the old file as it was before that log.
     """
     with in_words(path):
         new = _made(path, steps, rows)
