@@ -112,6 +112,7 @@ class Journal:
             os.makedirs(directory, 0o700)
         self.set_aside = ""
         """Where a damaged file was put, by this start."""
+        journalfile.finish(self.path)
         problem = journalfile.damage(self.path, self._head, steps)
         carried = salvage(self.path) if problem else {}
         if problem.startswith(LOST):  # older than what is true: only what has ended is still so
@@ -353,6 +354,8 @@ def live(directory: str) -> list[Order]:
     Raises ValueError in words when that cannot be known.
     """
     path = f"{directory}/{FILE}"
+    if os.path.exists(complete := journalfile.complete_of(path)):
+        path = complete
     if not os.path.exists(path):
         if journalfile.told(f"{directory}/{HEAD}"):
             raise ValueError(f"cannot read the journal {path}: {journalfile.GONE}")

@@ -140,7 +140,7 @@ def opened(path: str, steps: Sequence[str]) -> sqlite3.Connection:
     """The file, made if it is not there, and brought up to our version. Raises OSError."""
     with in_words(path), contextlib.ExitStack() as undo:
         if not os.path.exists(path):
-            _put(path, _made(path, steps, {}))
+            _complete(path, _made(path, steps, {}))
         connection = connect(path)
         undo.callback(connection.close)
         _bring_up(connection, steps)
@@ -151,18 +151,35 @@ def opened(path: str, steps: Sequence[str]) -> sqlite3.Connection:
 def begin_anew(path: str, steps: Sequence[str], rows: Mapping[Key, bytes], aside: str) -> None:
     """A file with these records in the place of what is there, which is kept as `aside`. Raises OSError.
 
-    It is whole before anything of the old one is touched, which has its name until this one takes it: where
-    there is no room, or this is interrupted, nothing is lost. But for one moment: who is killed between the
-    end of the old log and the new name finds the old file as it was before that log.
+    Nothing of the old one is touched before the new one is complete: who is killed before that, or finds
+    no room, leaves the old one as it was; after it, the next start finishes. None sees a file without its
+    log.
     """
     with in_words(path):
         new = _made(path, steps, rows)
     for suffix in ("-wal", ""):
         with contextlib.suppress(FileNotFoundError):
             os.link(f"{path}{suffix}", f"{aside}{suffix}")
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{path}-journal")
-    _put(path, new)
+    _complete(path, new)
+
+
+def finish(path: str) -> None:
+    """Put a complete new file in its place, where somebody was to and came no further. Raises OSError."""
+    complete, folder = complete_of(path), os.path.dirname(path)
+    try:
+        os.stat(complete)
+    except FileNotFoundError:
+        return
+    sync_directory(folder)
+    _remove(f"{path}-wal", f"{path}-journal")  # another file's log would be taken into this one
+    sync_directory(folder)
+    os.rename(complete, path)
+    sync_directory(folder)
+
+
+def complete_of(path: str) -> str:
+    """How a new file is called that is complete and has not its place yet: it is what counts from then on."""
+    return f"{path}.complete"
 
 
 def write(connection: sqlite3.Connection, key: Key, body: bytes | None) -> None:
@@ -191,9 +208,7 @@ def _bring_up(connection: sqlite3.Connection, steps: Sequence[str]) -> None:
 def _made(path: str, steps: Sequence[str], rows: Mapping[Key, bytes]) -> str:
     """A new file, whole, that has not its name yet."""
     new = f"{path}.new"
-    for old in (new, f"{new}-wal"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(old)
+    _remove(new, f"{new}-wal", f"{new}-journal")
     os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with contextlib.closing(connect(new)) as connection:
         _bring_up(connection, steps)
@@ -204,11 +219,15 @@ def _made(path: str, steps: Sequence[str], rows: Mapping[Key, bytes]) -> str:
     return new
 
 
-def _put(path: str, new: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{path}-wal")  # another file's log would be taken into this one
-    os.rename(new, path)
-    sync_directory(os.path.dirname(path))
+def _complete(path: str, new: str) -> None:
+    os.rename(new, complete_of(path))
+    finish(path)
+
+
+def _remove(*paths: str) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def damage(path: str, head: str, steps: Sequence[str]) -> str:
@@ -237,7 +256,7 @@ def damage(path: str, head: str, steps: Sequence[str]) -> str:
     except sqlite3.Error as error:
         if _is_damage(error):
             return str(error)
-        raise _in_words(error, path) from error
+        raise _refusal(error, path) from error
 
 
 @contextlib.contextmanager
@@ -246,10 +265,10 @@ def in_words(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _in_words(error, path) from error
+        raise _refusal(error, path) from error
 
 
-def _in_words(error: sqlite3.Error, path: str) -> OSError:
+def _refusal(error: sqlite3.Error, path: str) -> OSError:
     return OSError(errno.EIO, f"cannot open the journal: {cause_of(error, path)}", path)
 
 

@@ -4,8 +4,6 @@ import contextlib
 import itertools
 import os
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -137,41 +135,6 @@ def test_c_sta_01_a_damaged_file_is_set_aside_and_the_node_is_recovering(tmp_pat
     third.settle()
     third.close()
     assert Journal(str(tmp_path)).standing.recovering == ""
-
-
-OPEN_AND_DIE = """
-import os, sys
-left = int(sys.argv[2])
-def count(event, arguments):
-    global left
-    left -= event in {"os.rename", "os.link", "os.remove"}
-    if left < 0:
-        os._exit(9)
-from xce.prepare.journal import Journal
-sys.addaudithook(count)
-Journal(sys.argv[1])
-"""
-
-
-def test_whoever_is_killed_while_a_damaged_file_is_replaced_loses_nothing_of_it(tmp_path: Path) -> None:
-    """At any point: what can be carried over still can."""
-    for point in itertools.count():
-        place = tmp_path / str(point)
-        journal = Journal(str(place))
-        for number in range(40):
-            journal.end(f"b{number}", stone(number))
-        journal.close()
-        data = file_of(place).read_bytes()
-        file_of(place).write_bytes(data.replace(b"op-39", b"op-xx"))
-        ended = subprocess.run([sys.executable, "-c", OPEN_AND_DIE, place, str(point)], check=False)
-        assert ended.returncode in (0, 9), "it ends well, or where it was to die"
-        again = Journal(str(place))
-        assert again.standing.recovering
-        assert again.tombstone("b7") is not None, f"killed at its change {point} of a name"
-        again.close()
-        if ended.returncode == 0:
-            assert point > 2
-            return
 
 
 def test_a_file_of_a_newer_version_is_refused_in_words_and_left_as_it_is(tmp_path: Path) -> None:
