@@ -12,13 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from xce.linux import classes
 from xce.prepare.handler import StepFailed
 from xce.prepare.step import Device
 
 _DRM = 226
 """The kernel's number for all device files of DRM (Documentation/admin-guide/devices.txt)."""
-_CLASSES = ("accel", "drm", "habanalabs", "neuron_device", "ve", "mic")
-"""Of the kernel's classes those in which drivers of accelerators make device files."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -200,7 +199,7 @@ class Finder:
     def _accelerator(self, device: Device) -> list[File]:
         """What its driver has made on its PCI function, in the classes that accelerators have."""
         function = self.sys / "bus/pci/devices" / device.pci
-        cards = [card for name in _CLASSES for card in _entries(function / name)]
+        cards = [card for name in ("drm", *classes.ACCELERATORS) for card in _entries(function / name)]
         files = [
             self._file(_field(card / "uevent", "DEVNAME=") or card.name, *_numbers(card / "dev"))
             for card in cards

@@ -10,6 +10,7 @@ import re
 import msgspec
 
 from xce.agent.probe.facts import Machine, Net, Pci, Rdma, RdmaPort
+from xce.linux import classes
 
 GPU, ACCELERATOR, NIC, NVME = "gpu", "accelerator", "nic", "nvme"
 NVSWITCH, DISPLAY, BRIDGE, OTHER = "nvswitch", "display_only", "bridge", "other"
@@ -36,7 +37,6 @@ ACCELERATORS = {
     GOOGLE: {0x0027, 0x0056, 0x005E, 0x0062, 0x0063, 0x006F},
 }
 """Those whose class says nothing: AWS Inferentia and Trainium (driver neuron), Google TPU (gasket, vfio)."""
-ACCELERATOR_CARDS = {"accel", "ve", "mic", "habanalabs", "neuron_device"}
 
 VIRTUAL_DRIVERS = {"igbvf", "ixgbevf", "iavf", "i40evf", "fm10kvf", "bnxt_en_vf", "cxgb4vf", "ena_vf"}
 EFA_DEVICES = {0xEFA0, 0xEFA1, 0xEFA2, 0xEFA3}
@@ -91,7 +91,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def kinds(machine: Machine) -> dict[str, str]:
     """The kind of every PCI function, by address."""
-    compute = {card.pci for card in machine.cards if card.subsystem in ACCELERATOR_CARDS}
+    compute = {card.pci for card in machine.cards if card.subsystem in classes.ACCELERATORS}
     network = {net.pci for net in machine.net} | {device.pci for device in machine.rdma}
     held = set(machine.nvidia_proc)
     return {pci.address: _kind(pci, compute=compute, network=network, held=held) for pci in machine.pci}

@@ -4,6 +4,8 @@ import pytest
 
 from xce.agent.probe import classify
 from xce.agent.probe.facts import Card, Machine, Net, Pci, Rdma, RdmaPort
+from xce.agent.probe.sysfs.cards import CLASSES
+from xce.linux.classes import ACCELERATORS
 
 AT = "0000:05:00.0"
 
@@ -67,10 +69,11 @@ def test_what_hangs_on_a_function_tells_where_its_class_does_not() -> None:
     assert classify.kinds(net) == {AT: "nic"}
     usb = Machine(pci=(Pci(address=AT, klass=0x0C0330),), net=(Net(name="eth0", pci=AT),))
     assert classify.kinds(usb) == {AT: "other"}, "an adapter on USB makes no NIC of the USB controller"
-    accel = Machine(
-        pci=(Pci(address=AT, klass=0x088000),), cards=(Card(subsystem="accel", name="accel0", pci=AT),)
-    )
-    assert classify.kinds(accel) == {AT: "accelerator"}
+    for subsystem in ACCELERATORS:
+        assert subsystem in CLASSES, "or it is never read"
+        cards = (Card(subsystem=subsystem, name="0", pci=AT),)
+        machine = Machine(pci=(Pci(address=AT, klass=0x088000),), cards=cards)
+        assert classify.kinds(machine) == {AT: "accelerator"}
 
 
 def nic(*nets: Net, rdma: tuple[Rdma, ...] = (), others: tuple[Net, ...] = (), **pci: object) -> classify.Nic:
