@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from xce.linux import loopdevice
 from xce.linux.mountinfo import Mount
 
 
@@ -21,9 +22,7 @@ def uses(number: int, mounts: Iterable[Mount], *, sys: str = "/sys", proc: str =
     found += [
         f"{path.name} is on it" for one in sorted(own) for path in _below(place.parent / one / "holders")
     ]
-    for loop in _below(Path(sys, "block")):
-        if _number(_read(loop / "loop/backing_file").rstrip("\n")) in own:
-            found.append(f"{loop.name} is on it")
+    found += [f"{name} is on it" for name, file in loopdevice.attached(sys) if _number(file) in own]
     swaps = (line.split()[0] for line in _read(Path(proc, "swaps")).splitlines()[1:] if line.split())
     return found + ["used as swap" for path in swaps if _number(path) in own]
 

@@ -3,11 +3,11 @@
 Constants keep the kernel's names (linux/loop.h). LOOP_CONFIGURE needs Linux 5.8.
 """
 
-import contextlib
 import errno
 import fcntl
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 LOOP_CTL_GET_FREE, LOOP_CONFIGURE = 0x4C82, 0x4C0A
@@ -40,16 +40,23 @@ def attach(file: int) -> tuple[str, int]:
 
 def having(path: str, sys_root: str = "/sys") -> str:
     """The loop device that has a file, by its path; it may still write though nothing is mounted."""
-    for file in Path(sys_root, "block").glob("loop*/loop/backing_file"):
-        with contextlib.suppress(OSError):
-            if file.read_text("utf-8").rstrip("\n").removesuffix(_GONE) == path:
-                return f"/dev/{file.parent.parent.name}"
-    return ""
+    return next((f"/dev/{name}" for name, file in attached(sys_root) if file.removesuffix(_GONE) == path), "")
+
+
+def attached(sys_root: str = "/sys") -> Iterator[tuple[str, str]]:
+    """All loop devices (`loop0`) that have a file, and its path."""
+    for place in sorted(Path(sys_root, "block").glob("loop*")):
+        if file := _file(place):
+            yield place.name, file
 
 
 def backing(number: str, sys_root: str = "/sys") -> str:
     """The file below the block device `major:minor`; '' if it is no loop device."""
+    return _file(Path(sys_root, "dev/block", number))
+
+
+def _file(place: Path) -> str:
     try:
-        return Path(sys_root, "dev/block", number, "loop/backing_file").read_text("utf-8").rstrip("\n")
+        return os.fsdecode((place / "loop/backing_file").read_bytes()).rstrip("\n")
     except OSError:
         return ""

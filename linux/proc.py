@@ -4,9 +4,11 @@ A process that is gone reads as None or '': between listing and reading it may e
 """
 
 import os
+import re
 from typing import NamedTuple
 
 _PIECE = 1 << 16
+_SIZE = re.compile(r"(\S+):\s+(\d+) kB$", re.MULTILINE)
 
 
 class Process(NamedTuple):
@@ -83,6 +85,16 @@ def resident_bytes(pid: int | str = "self", proc_root: str = "/proc") -> int:
     """Resident memory of a process; 0 if it is gone."""
     fields = _read(f"{proc_root}/{pid}/statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0
+
+
+def memory(proc_root: str = "/proc") -> dict[str, int]:
+    """Bytes, by the names that /proc/meminfo has for them. Raises OSError."""
+    return sizes(content(f"{proc_root}/meminfo").decode(errors="replace"))
+
+
+def sizes(meminfo: str) -> dict[str, int]:
+    """The same of a text: the machine's, or a NUMA node's, where each line begins with the node."""
+    return {name: int(kilobytes) << 10 for name, kilobytes in _SIZE.findall(meminfo)}
 
 
 def content(path: str) -> bytes:

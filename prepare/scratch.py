@@ -8,14 +8,12 @@ in the evidence, with what was read back.
 
 import errno
 import os
-import re
 import zlib
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from xce.linux import loopdevice
+from xce.linux import loopdevice, proc
 from xce.linux.beneath import NOT_FINISHED
 from xce.linux.mountinfo import Mount
 from xce.model.profile import Limit
@@ -41,7 +39,6 @@ from xce.prepare.user import look_up
 _LEFT_S = 1.0
 _SOURCE = "xce-scratch"
 MEMORY = "memory"
-_ROOM = re.compile(r"^(?:MemTotal|SwapTotal): +(\d+) kB$", re.MULTILINE)
 WORDS = {
     MEMORY: "tmpfs",
     Limit.FILE: "ext4 in a file",
@@ -217,14 +214,13 @@ class ScratchHandler(Plain[Scratch]):
         return Done()
 
 
-def _memory(proc: str) -> int | None:
+def _memory(proc_root: str) -> int | None:
     """Bytes that a tmpfs of this host could ever hold; None: the kernel does not say."""
     try:
-        text = Path(proc, "meminfo").read_text()
-    except OSError:
+        sizes = proc.memory(proc_root)
+        return sizes["MemTotal"] + sizes.get("SwapTotal", 0)
+    except (OSError, KeyError):
         return None
-    found = [int(kilobytes) << 10 for kilobytes in _ROOM.findall(text)]
-    return sum(found) if found else None
 
 
 def way_of(step: Scratch, ways: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from xce.linux import mountinfo
+from xce.linux import mountinfo, proc
 from xce.model.builtin_types import ATTRIBUTES, BUILTIN, BUILTIN_TYPES, LOAD_INDICES
 from xce.model.value import Absent, Presence, Reading, Value
 
@@ -169,8 +169,8 @@ class HostSource:
         return {"io": round(self._transfer.add(rate, now), 1)}
 
     def _memory(self) -> dict[str, Value]:
-        kilobytes = _pairs(self._text("meminfo").replace(":", " "))
-        return {"mem": kilobytes["MemAvailable"] // 1024, "swp": kilobytes["SwapFree"] // 1024}
+        sizes = proc.memory(str(self._proc))
+        return {"mem": sizes["MemAvailable"] >> 20, "swp": sizes["SwapFree"] >> 20}
 
     def _logins(self) -> dict[str, Value]:
         sessions = _psutil().users()
@@ -265,7 +265,7 @@ def _distribution() -> dict[str, Value]:
 
 
 def _pairs(text: str) -> dict[str, int]:
-    """`NAME NUMBER [UNIT]` lines."""
+    """`NAME NUMBER` lines."""
     fields = (line.split() for line in text.splitlines())
     return {field[0]: int(field[1]) for field in fields if len(field) > 1}
 

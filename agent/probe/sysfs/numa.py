@@ -5,10 +5,10 @@ import re
 from xce.agent.probe import facts
 from xce.agent.probe.sysfs import cpulist
 from xce.agent.probe.sysfs.tree import Folder, Tree
+from xce.linux import proc
 
 PATH = "sys/devices/system/node"
 _NODE = re.compile(r"node(\d+)")
-_TOTAL = re.compile(r"MemTotal:\s+(\d+) kB")
 
 
 def read(tree: Tree) -> tuple[facts.Numa, ...]:
@@ -26,11 +26,10 @@ def read(tree: Tree) -> tuple[facts.Numa, ...]:
 
 
 def _node(node: int, folder: Folder) -> facts.Numa:
-    total = _TOTAL.search(folder.raw("meminfo") or "")
     distances = (folder.text("distance") or "").split()
     return facts.Numa(
         node=node,
         cpus=cpulist.read(folder, "cpulist", "cpumap") or "",
-        memory=int(total[1]) * 1024 if total else None,
+        memory=proc.sizes(folder.raw("meminfo") or "").get("MemTotal"),
         distances=tuple(int(distance) for distance in distances if distance.isdecimal()),
     )
