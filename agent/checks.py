@@ -63,7 +63,7 @@ def all_checks(config_path: str) -> Iterator[tuple[str, Check]]:
         ("mounts", lambda: claim_checks.mounts(settings, pid)),
         ("CSI", lambda: claim_checks.csi(settings)),
         ("reporters' user", lambda: _user(settings)),
-        ("programs", lambda: _programs(settings)),
+        ("cage", lambda: _cage(settings)),
         ("reporters", lambda: _reporters(settings)),
         ("time-outs", lambda: _timeouts(settings)),
         ("ports", lambda: claim_checks.port_ranges(settings)),
@@ -119,16 +119,12 @@ def _user(settings: AgentFile) -> Iterator[Finding]:
         yield Finding("ok", f"'{name}' is uid {user.uid}")
 
 
-def _programs(_settings: AgentFile) -> Iterator[Finding]:
-    for path, package in ((cage.SHELL, "dash"), (cage.SETPRIV, "util-linux"), (cage.PRLIMIT, "util-linux")):
-        if not os.access(path, os.X_OK):
-            yield Finding(
-                "problem",
-                f"{path} is missing: no reporter can be started",
-                f"dnf install {package} (or apt-get)",
-            )
-            return
-    yield Finding("ok", "sh, setpriv and prlimit are there")
+def _cage(_settings: AgentFile) -> Iterator[Finding]:
+    if os.access(cage.PROGRAM, os.X_OK):
+        yield Finding("ok", "xce-cage is there")
+    else:
+        line = f"{cage.PROGRAM} is missing: no reporter can be started"
+        yield Finding("problem", line, "reinstall the package xce-agent; in a checkout: ./dev setup")
 
 
 def _reporters(settings: AgentFile) -> Iterator[Finding]:

@@ -1,10 +1,9 @@
 """The cage of a reporter: as whom it runs, with what limits, environment and command line.
 
-A run is one chain of execs in one process: `sh` joins the run's control group before anything else, sets the
-limits and goes to the reporter's directory; `setpriv` takes user, groups and privileges away; what it
-executes is the descriptor that was checked, /proc/self/fd/9, whatever lies at the path by then. No shell text
-is built: everything that varies is an argument. Nothing is started here: a plan can be printed before it is
-carried out.
+A run begins in `xce-cage` (cage.c), which joins the run's control group before anything else, goes to the
+reporter's directory, sets the limits and takes user, groups and privileges away. What it executes is the
+descriptor that was checked, /proc/self/fd/9, whatever lies at the path by then. Nothing is started here: a
+plan can be printed before it is carried out.
 """
 
 import os
@@ -19,19 +18,13 @@ from xce.reporters.directory import Candidate
 from xce.reporters.frame import escape
 
 SCRIPT_FD = 9
-SHELL, SETPRIV, PRLIMIT = "/bin/sh", "/usr/bin/setpriv", "/usr/bin/prlimit"
-CAGE_BROKEN = 125
-"""Exit status of the shell when it could not join the control group or enter the directory."""
+PROGRAM = os.path.join(os.path.dirname(__file__), "xce-cage")
+"""Compiled by `./dev setup`, or with the packages."""
+CAGE_BROKEN, NOT_EXECUTED = 125, 126
+"""Exit statuses of it: the cage could not be entered; the script could not be executed."""
 ELIM_ABORT = 97
 """LSF's ELIM_ABORT_VALUE: an elim that ends with it has nothing to report here."""
 
-# dash and bash as sh: -f counts 512 bytes, -d 1 KiB. One limit per call is all that dash takes.
-_ENTER = (
-    'if [ -n "$1" ]; then echo 0 > "$1/cgroup.procs" || exit 125; fi; '
-    'if [ -L "$2" ]; then echo "xce-cage: $2 is a symbolic link" >&2; exit 125; fi; '
-    'cd "$2" || exit 125; ulimit -c 0; ulimit -n "$3"; ulimit -f "$4"; ulimit -t "$5"; '
-    'if [ -n "$6" ]; then ulimit -d "$6"; fi; unset OLDPWD; shift 6; exec "$@"'
-)
 EXPECT_BYTES = 120_000
 """Of the names in XCE_EXPECT and LSF_RESOURCES."""
 
@@ -165,16 +158,6 @@ def fitting(expected: Sequence[str]) -> Sequence[str]:
     return expected
 
 
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a run in the units of `ulimit` and prlimit(1); 0: not set this way."""
-
-    open_files: int
-    file_blocks: int
-    cpu_s: int
-    data_kib: int
-    processes: int
-
-
 def bounds(
     limits: Limits,
     *,
@@ -182,42 +165,38 @@ def bounds(
     processes_held: bool,
     own_user: bool,
     ceiling: Callable[[int], tuple[int, int]] = resource.getrlimit,
-) -> Bounds:
-    """What to ask of `ulimit` for settings, given what the control group already holds.
+) -> dict[int, int]:
+    """Values by RLIMIT_* for settings, given what the control group already holds.
 
     Without the memory controller each process is held to `memory_mb` of its own writable memory. The number
     of processes is counted per user by the kernel, so without the pids controller it is bounded only for a
     reporter that has its user for itself (`own_user`). No limit is asked for above our own hard one.
     """
-
-    def at_most(which: int, wanted: int, unit: int = 1) -> int:
-        hard = ceiling(which)[1]
-        return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard // unit)
-
-    return Bounds(
-        open_files=at_most(resource.RLIMIT_NOFILE, limits.open_files),
-        file_blocks=at_most(resource.RLIMIT_FSIZE, limits.file_size_mb << 11, 512),
-        cpu_s=at_most(resource.RLIMIT_CPU, limits.cpu_s),
-        data_kib=0 if memory_held else at_most(resource.RLIMIT_DATA, limits.memory_mb << 10, 1024),
-        processes=0 if processes_held or not own_user else limits.processes,
-    )
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_FSIZE: limits.file_size_mb << 20,
+        resource.RLIMIT_CPU: limits.cpu_s,
+    }
+    if not memory_held:
+        wanted[resource.RLIMIT_DATA] = limits.memory_mb << 20
+    if own_user and not processes_held:
+        wanted[resource.RLIMIT_NPROC] = limits.processes
+    hard = {which: ceiling(which)[1] for which in wanted}
+    return {
+        which: value if hard[which] == resource.RLIM_INFINITY else min(value, hard[which])
+        for which, value in wanted.items()
+    }
 
 
 def command(
-    person: Person, limits: Bounds, *, group: str, directory: str, arguments: Sequence[str] = ()
+    person: Person, limits: Mapping[int, int], *, group: str, directory: str, arguments: Sequence[str] = ()
 ) -> list[str]:
     """The command line of a run. `group`: path of the control group to join, '' for none."""
-    data = str(limits.data_kib or "")
-    values = (group, directory, str(limits.open_files), str(limits.file_blocks), str(limits.cpu_s), data)
-    argv = [SHELL, "-c", _ENTER, "xce-cage", *values]
-    if limits.processes:
-        argv += [PRLIMIT, f"--nproc={limits.processes}", "--"]
-    argv += [SETPRIV, "--no-new-privs"]
-    if person.user is not None:
-        argv += [f"--reuid={person.user.uid}", f"--regid={person.user.gid}", "--clear-groups"]
-        if person.user.uid != 0:
-            argv += ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
-    return [*argv, "--", f"/proc/self/fd/{SCRIPT_FD}", *arguments]
+    procs = f"{group}/cgroup.procs" if group else ""
+    ids = [str(person.user.uid), str(person.user.gid)] if person.user else ["", ""]
+    bounds = [f"{which}={value}" for which, value in limits.items()]
+    return [PROGRAM, procs, directory, *ids, *bounds, "--", f"/proc/self/fd/{SCRIPT_FD}", *arguments]
 
 
 def no_interpreter(candidate: Candidate) -> str:
@@ -227,17 +206,16 @@ def no_interpreter(candidate: Candidate) -> str:
 
 
 def start_problem(status: int, stderr: str, candidate: Candidate) -> str:
-    """Why a script was never reached, in words, from the chain's exit status and its first line on stderr.
+    """Why a script was never reached, in words, from the cage's exit status and its first line on stderr.
 
     '' if it does not look like that.
     """
-    if status == CAGE_BROKEN and stderr.startswith(("xce-cage:", "sh:", SHELL)):
-        return f"cannot enter its cage: {escape(stderr)}"
-    if status not in (126, 127) or not stderr.startswith("setpriv:"):
+    said = stderr.removeprefix("xce-cage: ")
+    if said == stderr or status not in (CAGE_BROKEN, NOT_EXECUTED):
         return ""
-    if f"/proc/self/fd/{SCRIPT_FD}" not in stderr:
-        return f"cannot enter its cage: {escape(stderr)}"
-    reason = escape(stderr.rpartition(": ")[2])
+    if status == CAGE_BROKEN:
+        return f"cannot enter its cage: {escape(said)}"
+    reason = escape(said.rpartition(": ")[2])
     if "No such file" in reason and candidate.interpreter:
         return no_interpreter(candidate)
     return f"cannot start {escape(candidate.path)}: {reason}"

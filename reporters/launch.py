@@ -151,7 +151,7 @@ class Launcher:
         )
         self._made_for, self._safe_among = wanted, None
 
-    def _limit(self, group: cgroup.Cgroup | None, wanted: Wanted) -> cage.Bounds:
+    def _limit(self, group: cgroup.Cgroup | None, wanted: Wanted) -> dict[int, int]:
         limits = wanted.candidate.settings.limits
         if group is not None:
             group.create()

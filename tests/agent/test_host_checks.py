@@ -18,6 +18,7 @@ from xce.model.profile import Claims, Profile, ScratchRoot
 from xce.prepare import isolation
 from xce.prepare.handler import Isolation
 from xce.prepare.journal import Journal, Order
+from xce.reporters import cage
 from xce.wire import keys
 
 PLAIN = "[Service]\nExecStart=/usr/bin/xce-agent run\nWatchdogSec=30\nTimeoutStopSec=60\n"
@@ -358,11 +359,14 @@ def test_a_directory_that_is_missing_shut_or_full_is_told(
     assert "cannot write" in next(checks._state(settings)).text
 
 
-def test_a_program_that_is_missing_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(list(checks._programs(AgentFile()))) == ["ok"]
-    monkeypatch.setattr(os, "access", lambda path, *_a, **_k: "setpriv" not in path)
-    (missing,) = checks._programs(AgentFile())
-    assert (missing.level, missing.advice) == ("problem", "dnf install util-linux (or apt-get)")
+def test_a_cage_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert levels(list(checks._cage(AgentFile()))) == ["ok"]
+    monkeypatch.setattr(cage, "PROGRAM", f"{tmp_path}/xce-cage")
+    (missing,) = checks._cage(AgentFile())
+    assert (missing.level, missing.text) == (
+        "problem",
+        f"{tmp_path}/xce-cage is missing: no reporter can be started",
+    )
 
 
 def test_a_configured_directory_that_is_no_control_group_is_told(tmp_path: Path) -> None:

@@ -470,7 +470,7 @@ def test_a_run_opens_no_script_that_has_come_to_lie_where_opening_hangs(
 def test_what_libc_would_give_to_a_shell_instead_is_refused(
     place: Path, content: bytes, problem: str
 ) -> None:
-    """setpriv's execvp runs by /bin/sh whatever the kernel does not take for a program."""
+    """Many programs that start others run by /bin/sh whatever the kernel does not take for a program."""
     put(place / "odd", content)
     assert one(place, "odd").problem.startswith(problem)
 

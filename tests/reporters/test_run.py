@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 import os
+import resource
 import time
 from pathlib import Path
 
@@ -87,7 +88,7 @@ class Owner:
             self.kernel.until(lambda: self.done, within=60)
 
 
-BOUNDS = cage.Bounds(open_files=256, file_blocks=2048, cpu_s=100, data_kib=0, processes=0)
+BOUNDS = {resource.RLIMIT_NOFILE: 256, resource.RLIMIT_FSIZE: 1 << 20, resource.RLIMIT_CPU: 100}
 
 
 @pytest.fixture

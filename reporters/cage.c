@@ -1,0 +1,84 @@
+/* The way of a run into its cage (cage.py), in one process and before anything of the reporter runs:
+ *     xce-cage PROCS DIRECTORY UID GID [WHICH=VALUE ...] -- PROGRAM [ARGUMENT ...]
+ * joins the control group whose cgroup.procs PROCS is, goes to DIRECTORY, sets limits (WHICH: RLIMIT_*, soft and
+ * hard), becomes UID and GID without groups or capabilities, gives up new privileges, and executes PROGRAM. PROCS
+ * and UID may be '': not asked for. Root (UID 0) keeps its capabilities. What cannot be done ends it, in words on
+ * stderr, with 125; a PROGRAM that cannot be executed ends it with 126. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { BROKEN = 125, NOT_EXECUTED = 126 };
+
+static void die(int status, const char *what, const char *whom)
+{
+    fprintf(stderr, "xce-cage: cannot %s %s: %s\n", what, whom, strerror(errno));
+    _exit(status);
+}
+
+static void join(const char *procs)
+{
+    int fd = open(procs, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, "0", 1) != 1)
+        die(BROKEN, "join the control group of", procs);
+}
+
+static void enter(const char *directory)
+{
+    int fd = open(directory, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fchdir(fd))
+        die(BROKEN, "enter", directory);
+}
+
+static void limit(const char *text)
+{
+    char *value;
+    int which = (int)strtol(text, &value, 10);
+    struct rlimit limit;
+    limit.rlim_cur = limit.rlim_max = strtoull(value + 1, NULL, 10);
+    if (setrlimit(which, &limit))
+        die(BROKEN, "set the limit", text);
+}
+
+static void become(const char *user, const char *group)
+{
+    uid_t uid = (uid_t)strtoul(user, NULL, 10);
+    gid_t gid = (gid_t)strtoul(group, NULL, 10);
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
+    if (uid) /* EINVAL: past the last one that this kernel has */
+        for (int which = 0; prctl(PR_CAPBSET_DROP, which, 0, 0, 0) == 0 || errno != EINVAL; which++)
+            if (errno == EPERM)
+                die(BROKEN, "give up the capabilities of", "root");
+    if (setgroups(0, NULL) || setresgid(gid, gid, gid) || setresuid(uid, uid, uid))
+        die(BROKEN, "become uid", user);
+    if (uid && syscall(SYS_capset, &header, none)) /* ambient ones go with these */
+        die(BROKEN, "give up the capabilities of uid", user);
+}
+
+int main(int count, char **words)
+{
+    char **next = words + 5;
+    if (count < 7)
+        return BROKEN;
+    if (*words[1])
+        join(words[1]);
+    enter(words[2]);
+    for (; strcmp(*next, "--"); next++)
+        limit(*next);
+    if (*words[3])
+        become(words[3], words[4]);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        die(BROKEN, "give up new privileges for", next[1]);
+    execv(next[1], next + 1);
+    die(NOT_EXECUTED, "execute", next[1]);
+}
