@@ -7,14 +7,39 @@ import select
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from xce.agent.cli import ENDED, NOT_RUNNING, CommandError
 from xce.agent.cli.options import UsageError
 
-SOCKET, EXTERNAL_SOCKET = "/run/xce-agent/agent.sock", "/run/xce-reporter/agent.sock"
 TIMEOUT_S = 5.0
 ANSWER_BYTES = 64 << 20
+
+
+class Program(NamedTuple):
+    """Whom the commands can ask: how it is called, where it listens, and what to do if it does not."""
+
+    name: str
+    file: str
+    """Its configuration."""
+    socket: str
+    hint: str
+
+
+AGENT = Program(
+    "agent",
+    "agent.yaml",
+    "/run/xce-agent/agent.sock",
+    "start it:        systemctl start xce-agent\n"
+    "see why it ended: journalctl -u xce-agent -n 20\n"
+    "try by hand:     xce-agent run",
+)
+EXTERNAL = Program(
+    "external reporter",
+    "reporter.yaml",
+    "/run/xce-reporter/agent.sock",
+    "start it:        xce-reporter run",  # it has no unit of ours
+)
 
 
 class AgentError(CommandError):
@@ -33,27 +58,32 @@ class NotRunning(CommandError):
     code = NOT_RUNNING
 
 
-def ask(path: str, *, within_s: float = TIMEOUT_S, **request: Any) -> dict[str, Any]:
+def ask(path: str, *, of: Program = AGENT, within_s: float = TIMEOUT_S, **request: Any) -> dict[str, Any]:
     """One question, one answer. Raises `AgentError`, `NotRunning`."""
-    return next(follow(path, within_s=within_s, **request))
+    return next(follow(path, of=of, within_s=within_s, **request))
 
 
 def follow(
-    path: str, *, within_s: float = TIMEOUT_S, idle: Callable[[], object] | None = None, **request: Any
+    path: str,
+    *,
+    of: Program = AGENT,
+    within_s: float = TIMEOUT_S,
+    idle: Callable[[], object] | None = None,
+    **request: Any,
 ) -> Iterator[dict[str, Any]]:
     """One question, answers until the agent ends. Raises `AgentError`, `NotRunning`.
 
     With `idle`, which is called each second meanwhile, only the first has to come in time.
     """
     rest, answered = bytearray(), False
-    with _connect(path) as connection:
+    with _connect(path, of) as connection:
         connection.settimeout(within_s)
-        with _in_words(path, within_s):
+        with _in_words(path, of, within_s):
             connection.sendall(json.dumps(request).encode() + b"\n")
         while True:
             while answered and idle is not None and not select.select([connection], [], [], 1.0)[0]:
                 idle()
-            with _in_words(path, within_s):
+            with _in_words(path, of, within_s):
                 if not (data := connection.recv(1 << 20)):
                     break
                 rest += data
@@ -66,41 +96,40 @@ def follow(
                     raise (Ended if answer.get("ended") else AgentError)(str(answer["error"]))
                 answered = True
                 yield answer
-    raise NotRunning(f"the agent at {path} ended")
+    raise NotRunning(f"the {of.name} at {path} ended")
 
 
 @contextlib.contextmanager
-def _in_words(path: str, within_s: float) -> Iterator[None]:
+def _in_words(path: str, of: Program, within_s: float) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise NotRunning(f"the agent at {path} did not answer within {within_s:g} s") from None
+        raise NotRunning(f"the {of.name} at {path} did not answer within {within_s:g} s") from None
     except (OSError, ValueError) as error:
-        raise NotRunning(f"the agent at {path} broke off: {error}") from None
+        raise NotRunning(f"the {of.name} at {path} broke off: {error}") from None
 
 
-def socket_path(given: str, configuration: str = "", *, external: bool = False) -> str:
+def socket_path(given: str, configuration: str = "", *, of: Program = AGENT) -> str:
     """The agent's socket: as given, where the given configuration says, of the environment's
     XCE_AGENT_SOCKET, or where /etc/xce/agent.yaml says; the same of an external reporter, without the
     environment. Raises `UsageError` for a configuration that cannot be used.
     """
-    usual = EXTERNAL_SOCKET if external else SOCKET
-    if not given and not configuration and not external:
+    if not given and not configuration and of is AGENT:
         given = os.environ.get("XCE_AGENT_SOCKET", "")
-    if given or (not configuration and os.path.exists(usual)):
-        return given or usual
-    return _configured(configuration, external=external) or usual
+    if given or (not configuration and os.path.exists(of.socket)):
+        return given or of.socket
+    return _configured(configuration, of) or of.socket
 
 
-def _configured(path: str, *, external: bool) -> str:
+def _configured(path: str, of: Program) -> str:
     """The socket that a site has put elsewhere; reading YAML is slow, so this comes last."""
     from xce.agent import config  # noqa: PLC0415
     from xce.agent.memory import Memory  # noqa: PLC0415
     from xce.model.configuration import AgentFile, ExternalFile  # noqa: PLC0415
     from xce.model.refusal import ConfigRefused  # noqa: PLC0415
 
-    kind = ExternalFile if external else AgentFile
-    default = config.EXTERNAL if external else config.AGENT
+    kind = AgentFile if of is AGENT else ExternalFile
+    default = config.AGENT if of is AGENT else config.EXTERNAL
     try:
         settings = config.read(path or default, kind, memory=Memory(""), must_exist=bool(path))
     except ConfigRefused as refused:
@@ -113,7 +142,7 @@ def _configured(path: str, *, external: bool) -> str:
     return f"{settings.run_directory}/agent.sock"
 
 
-def _connect(path: str) -> socket.socket:
+def _connect(path: str, of: Program) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # In line for a queue that others fill waits only who blocks: `settimeout` would not.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(TIMEOUT_S), 0))
@@ -121,29 +150,13 @@ def _connect(path: str) -> socket.socket:
         connection.connect(path)
     except OSError as error:
         connection.close()
-        raise NotRunning(_advice(path, error)) from None
+        raise NotRunning(_advice(path, of, error)) from None
     return connection
 
 
-def usage(text: str, *, external: bool) -> str:
-    """A command's usage, as it is for the external reporter of this machine."""
-    return text.replace("xce-agent", "xce-reporter").replace("agent", "reporter") if external else text
-
-
-def of_reporter(text: str) -> str:
-    """What is said of an agent that does not answer, for an external reporter: it has no unit of ours."""
-    first = text.splitlines()[0].replace("the agent", "the external reporter")
-    return f"{first}\nstart it:        xce-reporter run"
-
-
-def _advice(path: str, error: OSError) -> str:
+def _advice(path: str, of: Program, error: OSError) -> str:
     if isinstance(error, PermissionError):
-        return f"cannot reach the agent: no permission for {path}"
+        return f"cannot reach the {of.name}: no permission for {path}"
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
-        return (
-            f"the agent is not running (nobody listens at {path})\n"
-            "start it:        systemctl start xce-agent\n"
-            "see why it ended: journalctl -u xce-agent -n 20\n"
-            "try by hand:     xce-agent run"
-        )
-    return f"cannot reach the agent at {path}: {error.strerror or error}"
+        return f"the {of.name} is not running (nobody listens at {path})\n{of.hint}"
+    return f"cannot reach the {of.name} at {path}: {error.strerror or error}"

@@ -10,29 +10,29 @@ from xce.model import human
 
 SUMMARY = "where a value comes from, why it is not there, and what the broker holds"
 PROGRAM = "xce-agent explain"
-USAGE_TEXT = f"""\
-usage: {PROGRAM} [--json] [--socket PATH | --config FILE] RESOURCE
+USAGE_TEXT = """\
+usage: {program} [--json] [--socket PATH | --config FILE] RESOURCE
 
-exit status: 0 there is a value and the broker holds it, 1 not so, 3 the agent is not running"""
+exit status: 0 there is a value and the broker holds it, 1 not so, 3 the {of.name} is not running"""
 
 Document = dict[str, Any]
 
 
-def run(argv: Sequence[str], *, external: bool = False) -> int:
+def run(argv: Sequence[str], program: str = PROGRAM, of: client.Program = client.AGENT) -> int:
     """Ask the agent, or an external reporter, which asks the broker; 0 if both have the value."""
-    usage = client.usage(USAGE_TEXT, external=external)
+    usage = USAGE_TEXT.format(program=program, of=of)
     if "--help" in argv:
         print(usage)
         return GOOD
     options = Options(argv, flags=["--json"], values=["--socket", "--config"])
     if len(options.arguments) != 1:
         raise UsageError(f"expected one RESOURCE\n{usage}")
-    path = client.socket_path(options.get("--socket"), options.get("--config"), external=external)
-    document = client.ask(path, op="explain", resource=options.arguments[0])
+    path = client.socket_path(options.get("--socket"), options.get("--config"), of=of)
+    document = client.ask(path, of=of, op="explain", resource=options.arguments[0])
     if options.has("--json"):
         output.print_json(document)
     else:
-        for label, text in lines(document, external=external):
+        for label, text in lines(document, external=of is client.EXTERNAL):
             print(human.printable(f"{label:<10} {text}".rstrip()))
     held, broker = document["held"], document["broker"]
     good = held and held["presence"] == "value" and broker["known"] and not broker["differs"]

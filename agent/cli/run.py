@@ -84,8 +84,9 @@ def _in_claim(argv: Sequence[str], command: list[str]) -> int:
     patience = threading.Timer(SILENT_S, print, [words], {"file": sys.stderr, "flush": True})
     patience.start()
     try:
-        order = {"op": "publish", "name": name, "seconds": seconds, "pid": os.getpid()}
-        answer = client.ask(path, within_s=seconds + 5, **order)
+        answer = client.ask(
+            path, within_s=seconds + 5, op="publish", name=name, seconds=seconds, pid=os.getpid()
+        )
     finally:
         patience.cancel()
     variables = {key: text for one in answer["bindings"] for key, text in one["variables"].items()}

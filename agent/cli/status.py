@@ -12,22 +12,22 @@ from xce.wire.ending import need_reader
 
 SUMMARY = "what the agent, its link and its reporters are doing, and what is wrong"
 PROGRAM = "xce-agent status"
-USAGE_TEXT = f"""\
-usage: {PROGRAM} [--json] [--watch] [--socket PATH | --config FILE]
+USAGE_TEXT = """\
+usage: {program} [--json] [--watch] [--socket PATH | --config FILE]
 
-  --json         print what the agent answered, for programs
+  --json         print what the {of.name} answered, for programs
   --watch        print it anew at every change, until Ctrl-C
-  --socket PATH  of the agent's local socket (default: where agent.yaml says)
-  --config FILE  of the agent, instead of /etc/xce/agent.yaml
+  --socket PATH  of the {of.name}'s local socket (default: where {of.file} says)
+  --config FILE  of the {of.name}, instead of /etc/xce/{of.file}
 
-exit status: 0 all is well, 1 something is wrong, 3 the agent is not running"""
+exit status: 0 all is well, 1 something is wrong, 3 the {of.name} is not running"""
 
 Status = dict[str, Any]
 
 
-def run(argv: Sequence[str], *, external: bool = False) -> int:
+def run(argv: Sequence[str], program: str = PROGRAM, of: client.Program = client.AGENT) -> int:
     """Ask the agent, or an external reporter, and print; the exit code tells good from bad."""
-    usage = client.usage(USAGE_TEXT, external=external)
+    usage = USAGE_TEXT.format(program=program, of=of)
     if "--help" in argv:
         print(usage)
         return GOOD
@@ -35,23 +35,21 @@ def run(argv: Sequence[str], *, external: bool = False) -> int:
     if options.arguments:
         raise UsageError(f"cannot understand {options.arguments[0]!r}\n{usage}")
     try:
-        path = client.socket_path(options.get("--socket"), options.get("--config"), external=external)
-        return _print(path, as_json=options.has("--json"), watch=options.has("--watch"))
+        path = client.socket_path(options.get("--socket"), options.get("--config"), of=of)
+        return _print(path, of, as_json=options.has("--json"), watch=options.has("--watch"))
     except (client.NotRunning, client.AgentError) as error:
-        text, program = str(error), PROGRAM
-        if external:
-            text, program = client.of_reporter(text), PROGRAM.replace("agent", "reporter")
         if options.has("--json"):
-            output.print_json({"running": False, "error": text})
+            output.print_json({"running": False, "error": str(error)})
         else:
-            output.fail(program, text)
+            output.fail(program, str(error))
         return NOT_RUNNING
 
 
-def _print(path: str, *, as_json: bool, watch: bool) -> int:
-    answers = (
-        client.follow(path, op="watch", idle=need_reader) if watch else iter([client.ask(path, op="status")])
-    )
+def _print(path: str, of: client.Program, *, as_json: bool, watch: bool) -> int:
+    if watch:
+        answers = client.follow(path, of=of, op="watch", idle=need_reader)
+    else:
+        answers = iter([client.ask(path, of=of, op="status")])
     code = GOOD
     for status in answers:
         if as_json:

@@ -9,7 +9,4 @@ SUMMARY = "where a value comes from, and why the broker does not take it"
 
 def run(argv: Sequence[str]) -> int:
     """Ask and print."""
-    try:
-        return explain.run(argv, external=True)
-    except client.NotRunning as error:
-        raise client.NotRunning(client.of_reporter(str(error))) from None
+    return explain.run(argv, "xce-reporter explain", client.EXTERNAL)

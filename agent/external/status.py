@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from xce.agent.cli import status
+from xce.agent.cli import client, status
 
 SUMMARY = "what the reporters and the link are doing, and what is wrong"
 
 
 def run(argv: Sequence[str]) -> int:
     """Ask and print."""
-    return status.run(argv, external=True)
+    return status.run(argv, "xce-reporter status", client.EXTERNAL)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.generators.man import PROGRAMS, helps
 from xce.model.instance import Instance
 from xce.reporters.frame import LIMITS
 
@@ -18,6 +19,14 @@ def test_every_page_that_is_named_exists(page: Path) -> None:
     named = re.findall(r"^\.Xr (\S+) (\d)", page.read_text(), re.MULTILINE)
     assert named
     assert [f"{name}.{section}" for name, section in named if not (MAN / f"{name}.{section}").exists()] == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_help_begins_with_the_command_as_it_was_typed(program: str) -> None:
+    package, _, names, _, _ = PROGRAMS[program]
+    for command in names:
+        for below, text in helps(package, command):
+            assert re.match(rf"usage: {program} {below or command}(\s|$)", text), text.partition("\n")[0]
 
 
 def test_the_contracts_page_names_what_an_instance_may_say() -> None:

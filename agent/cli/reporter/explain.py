@@ -1,5 +1,12 @@
 """`xce-agent reporter explain RESOURCE`: the same as `xce-agent explain`."""
 
-from xce.agent.cli.explain import SUMMARY, run
+from collections.abc import Sequence
 
-__all__ = ["SUMMARY", "run"]
+from xce.agent.cli import explain
+
+SUMMARY = "the same as `xce-agent explain`"
+
+
+def run(argv: Sequence[str]) -> int:
+    """Ask and print."""
+    return explain.run(argv, "xce-agent reporter explain")
