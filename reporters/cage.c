@@ -39,20 +39,34 @@ static void enter(const char *directory)
         die(BROKEN, "enter", directory);
 }
 
+/* The number at the beginning of text, and what follows the `end` behind it. */
+static rlim_t number(const char *text, char end, const char **rest)
+{
+    char *behind;
+    rlim_t value = strtoull(text, &behind, 10);
+    if (*text < '0' || *text > '9' || *behind != end) {
+        errno = EINVAL;
+        die(BROKEN, "read the number", text);
+    }
+    if (rest)
+        *rest = behind + 1;
+    return value;
+}
+
 static void limit(const char *text)
 {
-    char *value;
-    int which = (int)strtol(text, &value, 10);
+    const char *value;
+    int which = (int)number(text, '=', &value);
     struct rlimit limit;
-    limit.rlim_cur = limit.rlim_max = strtoull(value + 1, NULL, 10);
+    limit.rlim_cur = limit.rlim_max = number(value, '\0', NULL);
     if (setrlimit(which, &limit))
         die(BROKEN, "set the limit", text);
 }
 
 static void become(const char *user, const char *group)
 {
-    uid_t uid = (uid_t)strtoul(user, NULL, 10);
-    gid_t gid = (gid_t)strtoul(group, NULL, 10);
+    uid_t uid = (uid_t)number(user, '\0', NULL);
+    gid_t gid = (gid_t)number(group, '\0', NULL);
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
     if (uid) /* EINVAL: past the last one that this kernel has */
@@ -68,15 +82,18 @@ static void become(const char *user, const char *group)
 int main(int count, char **words)
 {
     char **next = words + 5;
+    errno = EINVAL;
     if (count < 7)
-        return BROKEN;
+        die(BROKEN, "be started by hand", "(see cage.c)");
     if (*words[1])
         join(words[1]);
     enter(words[2]);
-    for (; strcmp(*next, "--"); next++)
+    for (; *next && strcmp(*next, "--"); next++)
         limit(*next);
     if (*words[3])
         become(words[3], words[4]);
+    if (!*next || !next[1])
+        die(BROKEN, "find", "--");
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         die(BROKEN, "give up new privileges for", next[1]);
     execv(next[1], next + 1);

@@ -139,6 +139,27 @@ def test_what_cannot_be_done_keeps_the_script_from_running_and_is_told_with_its_
     assert shell.stderr == f"xce-cage: cannot execute {empty}: Exec format error\n"  # and by no shell instead
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["", "/", "", ""],
+        ["", "/", "", "", "/bin/true", "x"],
+        ["", "/", "", "", "1=1", "--"],
+        ["", "/", "nobody", "0", "--", "/bin/true"],
+        ["", "/", "", "", "=7", "--", "/bin/true"],
+        ["", "/", "", "", "7", "--", "/bin/true"],
+        ["", "/", "", "", "7=", "--", "/bin/true"],
+        ["", "/", "", "", "7=1x", "--", "/bin/true"],
+        ["", "/", "-1", "0", "--", "/bin/true"],
+    ],
+)
+def test_a_command_line_that_makes_no_sense_starts_nothing(words: list[str]) -> None:
+    """A word that is no number must not be taken for 0, which is root and no limit."""
+    done = subprocess.run([cage.PROGRAM, *words], capture_output=True, text=True, timeout=10, check=False)
+    assert (done.returncode, done.stderr[:16]) == (125, "xce-cage: cannot")
+
+
 @pytest.mark.skipif(not ROOT, reason="without root there is nothing that could be given up")
 def test_privileges_that_cannot_be_given_up_keep_the_script_from_running() -> None:
     bounded = ["setpriv", "--bounding-set=-setpcap", "--inh-caps=-all"]
