@@ -63,11 +63,8 @@ static void say(const char *format, ...)
 
 static void ask(void)
 {
-    unpaid = 0;
-    if (whole)
-        say("{\"type\":\"watch\",\"id\":\"c%d\",\"since\":%s,\"credit\":%d}", ++request, position, CREDIT);
-    else
-        say("{\"type\":\"snapshot\",\"id\":\"c%d\"}", ++request);
+    const char *watch = "{\"type\":\"watch\",\"id\":\"c%d\",\"since\":%s,\"credit\":%d}";
+    say(whole ? watch : "{\"type\":\"snapshot\",\"id\":\"c%d\"}", ++request, position, CREDIT), unpaid = 0;
 }
 
 /* One line for each location; a real controller puts it into its own tables here. */
@@ -96,10 +93,8 @@ static void take(const char *message)
         whole = *type == 's';
         printf(whole ? "whole\n" : "lost %s\n", message);
         ask();
-    } else if (!strncmp(type, "delta", 5) && ++unpaid == CREDIT / 2) {
-        say("{\"type\":\"credit\",\"id\":\"c%d\",\"more\":%d}", request, unpaid);
-        unpaid = 0;
-    }
+    } else if (!strncmp(type, "delta", 5) && ++unpaid == CREDIT / 2)
+        say("{\"type\":\"credit\",\"id\":\"c%d\",\"more\":%d}", request, unpaid), unpaid = 0;
 }
 
 /* A key (Z85) from a certificate file of `xce-broker key new`. */

@@ -45,7 +45,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_it_is_short_enough_to_be_read() -> None:
-    assert len(SOURCE.read_text().splitlines()) < 160
+    assert len(SOURCE.read_text().splitlines()) < 150
 
 
 def test_it_takes_a_snapshot_and_follows_the_changes(controller: str, tmp_path: Path) -> None:
