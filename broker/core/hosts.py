@@ -14,6 +14,7 @@ from xce.broker.core.ledger import HostRecord, Ledger
 from xce.broker.core.location import NEVER, SUPPLY_AVAILABLE, Host, Location
 from xce.broker.core.supply import SupplyMap
 from xce.model.message import ReportedCondition
+from xce.model.role import Role
 from xce.model.site import Site
 from xce.model.supply import (
     HOST,
@@ -88,6 +89,24 @@ class Hosts:
     def host(self, name: str) -> Host:
         """The host of this name, made if needed."""
         return self.supply.host(name, self.source(name))
+
+    def of_key(self, public: str) -> list[Host]:
+        """Hosts that are there, or waited for, by this key of an agent, and have no other that is good."""
+        keys = self.ledger.keys
+        mine = keys.get(public)
+        if mine is None or mine.role != Role.AGENT:
+            return []
+        if any((one.name, one.role, one.revoked) == (mine.name, mine.role, None) for one in keys.values()):
+            return []
+        return [host for host in self.supply.hosts.values() if self._key_of(host) == public]
+
+    def _key_of(self, host: Host) -> str:
+        """The key that a host is there by, or is waited for; '' if it is not."""
+        if host.peer is not None:
+            return host.peer.key
+        record = self.record(host.name)
+        gone = host.silent or record is None or record.released is not None
+        return "" if gone or record is None else record.key
 
     # -------------------------------------------------------------------------------------- lifecycle
 

@@ -397,9 +397,13 @@ class Broker:
                 self._revoked(fact.change)
 
     def _revoked(self, change: facts.KeyRevoked) -> None:
+        """End what a key was used for. Its host is lost, unless it has another key to come back with."""
+        hosts = self.state.hosts.of_key(change.public)
         for peer in [peer for peer in self.state.peers if peer.key == change.public]:
             self.state.refuse(peer, "role", f"this key was revoked: {change.reason}", retry_s=60)
             self.links.leave(peer)
+        for host in hosts:
+            self.links.silent(host, f"its key was revoked: {change.reason}")
 
     def reload(self, site: Site, now: float, *, config: BrokerFile | None = None) -> list[Effect]:
         """The site's files have changed, and perhaps the broker's settings.

@@ -347,6 +347,45 @@ def test_a_key_can_be_added_listed_and_revoked_and_its_connection_is_cut() -> No
     assert world.broker.accepts(public.encode()) is None, "a revocation survives a restart"
 
 
+def test_the_host_of_a_revoked_key_is_lost_at_once() -> None:
+    """Nothing may be placed on a machine that was stolen, not even until it has been silent for long."""
+    world = World()
+    admin, agent = world.peer("alice", "admin"), Agent(world, "node1")
+    agent.join(fan=1)
+    Agent(world, "node2").join(fan=2)
+    world.ask(admin, m.KeyRevoke(id="1", name="node1", reason="stolen"))
+    seen = world.see("host:node1")
+    assert (seen.state, seen.conditions, seen.values) == ("lost", ["silent"], {"fan": 1})
+    assert "host node1 is lost: its key was revoked: stolen" in world.notes()
+    assert world.see("host:node2").state == "available"
+    world.ask(admin, m.KeyRevoke(id="2", name="node1", reason="stolen"))
+    world.gone("node1")
+    assert len([note for note in world.notes() if "node1 is lost" in note]) == 1
+
+
+def test_a_host_whose_key_was_revoked_while_the_broker_waits_for_it_is_not_waited_for() -> None:
+    world, _ = joined(fan=1)
+    world = world.restart()
+    assert world.see("host:node1").conditions == ["rejoining"]
+    world.ask(world.peer("alice", "admin"), m.KeyRevoke(id="1", name="node1", reason="stolen"))
+    seen = world.see("host:node1")
+    assert (seen.state, seen.conditions) == ("lost", ["silent"])
+
+
+def test_a_host_whose_old_key_ends_in_a_rotation_is_not_lost() -> None:
+    world = World()
+    admin = world.peer("alice", "admin")
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    world.ask(admin, m.KeyAdd(id="1", name="node1", role="agent", public=key_of("new")))
+    world.ask(admin, m.KeyRevoke(id="2", name=key_of("agent-node1"), reason="rotated"))
+    assert world.peers["node1"].cut
+    assert world.see("host:node1").state == "available"
+    world.connect("again", key_of("new"))
+    Agent(world, "node1", peer="again").join(fan=2)
+    assert (world.see("host:node1").state, world.see("host:node1").values) == ("available", {"fan": 2})
+
+
 def test_one_of_two_keys_of_a_name_can_be_revoked_by_itself() -> None:
     world = World()
     admin = world.peer("alice", "admin")
