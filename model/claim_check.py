@@ -27,7 +27,8 @@ ITEMS = 64
 """Most mounts, ranges of ports and shared volumes of one claim."""
 ENVIRONMENT_BYTES = 32_768
 """Of all names and values: the kernel takes no longer ones than 128 KiB, and no more than some."""
-WRITTEN = frozenset({"env", "claim.json"})
+ENV_FILE, CLAIM_FILE = "env", "claim.json"
+WRITTEN = frozenset({ENV_FILE, CLAIM_FILE})
 """Files that an agent writes beside the mounts of a binding."""
 
 T = TypeVar("T")

@@ -15,12 +15,13 @@ import msgspec
 
 from xce.linux.holders import Sought
 from xce.model.claim import name_variable
+from xce.model.claim_check import CLAIM_FILE, ENV_FILE
 from xce.prepare import names
 from xce.prepare.block import device_of
 from xce.prepare.devices import Resolved
 from xce.prepare.errand import described, opened
 from xce.prepare.handler import At, Done, Outcome, Plain
-from xce.prepare.mountpoints import own_directory
+from xce.prepare.mountpoints import own_directory, take_directory
 from xce.prepare.mounts import elsewhere
 from xce.prepare.render import (
     BINDING,
@@ -35,7 +36,6 @@ from xce.prepare.step import Bind, Block, Environment, Evidence, Filter, Ports, 
 
 CDI_PREFIX = "xce-claim_"
 """Before the binding in the name of its CDI file."""
-_SIGN = "claim.json"
 _GONE = "//deleted"
 """Behind the root of a mount whose file has no name any more."""
 Earlier: TypeAlias = Sequence[tuple[Step, Evidence]]
@@ -56,12 +56,11 @@ class EnvironmentHandler(Plain[Environment]):
         """Write the files."""
         files, variables = _contents(step, at)
         recorded = "files" in evidence
-        for place in (step.directory, *_elsewhere(step)):
+        for place in _elsewhere(step):
             at.node.owner.refuse_foreign(place, recorded=recorded)
-        made = not os.path.isdir(step.directory)
-        for directory in {os.path.dirname(path) for path in files}:
-            own_directory(directory)
-        said = at.node.owner.take(step.directory, step.binding, recorded=recorded, made=made)
+        said = take_directory(step.directory, "", at, recorded=recorded)
+        for place in _elsewhere(step):
+            own_directory(os.path.dirname(place))
         for path, text in files.items():
             write_whole(path, text, at if path in _elsewhere(step) else None)
             at.node.mark(f"environment.written-{os.path.basename(path).partition('_')[0]}")
@@ -115,7 +114,7 @@ def _ours(step: Environment, evidence: Evidence, at: At) -> set[str]:
 
 
 def _sign(step: Environment) -> str:
-    return f"{step.directory}/{_SIGN}"
+    return f"{step.directory}/{CLAIM_FILE}"
 
 
 def _described(path: str) -> Evidence:
@@ -150,7 +149,7 @@ def _elsewhere(step: Environment) -> list[str]:
 
 
 def _paths(step: Environment) -> dict[str, str]:
-    paths = {"env": f"{step.directory}/env", "json": _sign(step)}
+    paths = {"env": f"{step.directory}/{ENV_FILE}", "json": _sign(step)}
     if step.cdi:
         paths["cdi"] = f"{step.cdi}/{CDI_PREFIX}{names.encode(step.binding)}.json"
     return paths
@@ -176,7 +175,7 @@ def _contents(step: Environment, at: At) -> tuple[dict[str, str], dict[str, str]
     }
     if step.cdi:
         within = step.variables | rendered | _places(earlier, mounts, inside=True)
-        sign = {"point": paths["json"], "inside": f"{INSIDE}/{_SIGN}", "read_only": True}
+        sign = {"point": paths["json"], "inside": f"{INSIDE}/{CLAIM_FILE}", "read_only": True}
         files[paths["cdi"]] = _json(cdi(step.binding, within, devices, [*mounts, sign]))
     return files, variables
 

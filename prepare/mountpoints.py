@@ -20,14 +20,15 @@ def make_point(point: str, about: str, evidence: Evidence, at: At) -> Evidence:
     """
     recorded = "mark" in evidence
     try:
-        _mark(os.path.dirname(point), "", at, recorded=recorded)
-        said = _mark(point, about, at, recorded=recorded)
+        take_directory(os.path.dirname(point), "", at, recorded=recorded)
+        said = take_directory(point, about, at, recorded=recorded)
     except FileExistsError as error:
         raise StepFailed(f"cannot mount on {point}: {error.strerror}: {error.filename}") from error
     return {"mark": about, **said}
 
 
-def _mark(place: str, about: str, at: At, *, recorded: bool) -> Evidence:
+def take_directory(place: str, about: str, at: At, *, recorded: bool) -> Evidence:
+    """A directory with our mark, made if it is not there. Raises OSError: it is a stranger's."""
     if made := not os.path.isdir(place):
         at.node.owner.refuse_foreign(place, recorded=recorded)
         own_directory(place)
