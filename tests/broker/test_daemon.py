@@ -1,7 +1,6 @@
 """The broker as a process: crashes, a full disk, bad files, rubbish, a thousand peers."""
 
 import contextlib
-import ctypes
 import os
 import random
 import resource
@@ -15,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
 import pytest
 import zmq
 
 from tests.fakes.descriptors import allowed
 from tests.fakes.fed_agent import FedAgent
 from tests.fakes.live_broker import PROGRAM, LiveBroker
+from tests.linux.surroundings import own_mounts
 from tests.wire.test_links import BAD_FRAMES, BAD_STREAMS
 from xce.broker.client import Broker, BrokerError, BrokerRefused, Client
 from xce.model import message as m
@@ -104,24 +103,13 @@ def test_no_order_that_was_answered_is_lost_when_the_broker_is_killed(tmp_path: 
                 assert f"host:{name}" in known
                 again = client.ask(m.HostAdd(id=f"add-{name}", host=name))
                 assert again.revision == revision, "the same order got another answer"
-        until(lambda: {f"add-{name}" for name in done} <= audited(tmp_path / "audit"))
-
-
-def audited(path: Path) -> set[str]:
-    """Orders of which there is a line."""
-    return {msgspec.json.decode(line)["op_id"] for line in path.read_bytes().splitlines()}
-
-
-CLONE_NEWNS = 0x00020000  # include/uapi/linux/sched.h
+        until(lambda: {f"add-{name}" for name in done} <= broker.audited())
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB, seen by this process and its children alone."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNS) != 0:
-        pytest.skip(f"cannot have a mount namespace of its own: {os.strerror(ctypes.get_errno())}")
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    own_mounts()
     point = tmp_path / "state"
     point.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(point)], check=True)

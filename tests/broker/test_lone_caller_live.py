@@ -1,20 +1,18 @@
 """A caller alone, for whom the store's thread has the loop: signals and hung disks meet the real broker."""
 
-import ctypes
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from tests.broker.test_daemon import CLONE_NEWNS, status, until
+from tests.broker.test_daemon import status, until
 from tests.fakes.live_broker import LiveBroker
 from tests.linux.sickdisk import SickDisk
+from tests.linux.surroundings import own_mounts
 from xce.broker.client import Broker, BrokerError, Client
 from xce.model import message as m
 from xce.model.claim import Claim, ClaimForm
@@ -51,11 +49,6 @@ def made(broker: LiveBroker) -> set[str]:
         return set(client.ask(m.ClaimsRequest(id="all")).claims)
 
 
-def audited(broker: LiveBroker) -> set[str]:
-    lines = map(msgspec.json.decode, (broker.directory / "audit").read_bytes().splitlines())
-    return {line["op_id"].removeprefix("make-") for line in lines if line["result"] == "ok"}
-
-
 @pytest.mark.parametrize("way", ["end", "kill"])
 def test_what_was_answered_is_there_when_the_broker_ends_in_the_middle(tmp_path: Path, way: str) -> None:
     with LiveBroker(tmp_path) as broker:
@@ -69,7 +62,8 @@ def test_what_was_answered_is_there_when_the_broker_ends_in_the_middle(tmp_path:
         if way == "end":
             assert broker.stop() == 0
             assert time.monotonic() - began < 10
-            assert set(caller.done) <= audited(broker), "answered, and without a line of the audit log"
+            orders = {f"make-{name}" for name in caller.done}
+            assert orders <= broker.audited(), "answered, and without a line of the audit log"
         else:
             broker.kill()
         answered = set(caller.done)
@@ -83,9 +77,7 @@ def test_what_was_answered_is_there_when_the_broker_ends_in_the_middle(tmp_path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SickDisk]:
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS) != 0:
-        pytest.skip(f"cannot have a mount namespace of its own: {os.strerror(ctypes.get_errno())}")
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    own_mounts()
     (tmp_path / "sick").mkdir()
     with SickDisk(tmp_path / "state", tmp_path / "sick", size=64 << 20) as disk:
         yield disk

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.broker.stored import wait
 from tests.linux.sickdisk import SickFolder
+from tests.linux.surroundings import read_only
 from xce.broker.store import Batch, Damaged, StoreError
 from xce.broker.store.sqlite import SqliteStore
 from xce.linux import mountapi
@@ -46,8 +46,7 @@ def test_a_store_on_a_disk_that_fails_is_refused_in_words_and_is_whole_when_it_i
 
 
 def test_a_store_on_a_file_system_that_is_read_only_is_refused_with_that_word(disk: SickFolder) -> None:
-    for how in (["--bind", str(disk.point), str(disk.point)], ["-o", "remount,bind,ro", str(disk.point)]):
-        subprocess.run(["mount", *how], check=True)
+    read_only(disk.point)
     with pytest.raises(StoreError, match=r"Read-only|is read-only"):
         SqliteStore(disk.point)
     mountapi.unmount(str(disk.point))

@@ -1,7 +1,5 @@
 """A really full disk: refused in words, nothing half recorded, and recording goes on once there is room."""
 
-import ctypes
-import os
 import select
 import subprocess
 import sys
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.live_broker import PROGRAM
+from tests.linux.surroundings import own_mounts
 from xce.broker.store import Batch, Outcome
 from xce.broker.store.sqlite import SqliteStore
 from xce.model.fact import Fact, HostAdmitted
@@ -19,21 +18,10 @@ from xce.model.fact import Fact, HostAdmitted
 pytestmark = pytest.mark.root
 
 
-CLONE_NEWNS = 0x00020000  # include/uapi/linux/sched.h
-
-
-@pytest.fixture(scope="module")
-def own_mounts() -> None:
-    """From here on this process sees mounts that nobody else sees."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(CLONE_NEWNS) != 0:
-        pytest.skip(f"cannot have a mount namespace of its own: {os.strerror(ctypes.get_errno())}")
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-
-
 @pytest.fixture(params=["tmpfs", "ext4"])
-def small_disk(request: pytest.FixtureRequest, tmp_path: Path, own_mounts: None) -> Iterator[Path]:
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB."""
+    own_mounts()
     point = tmp_path / "disk"
     point.mkdir()
     source, options = "none", "size=4m"

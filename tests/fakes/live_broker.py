@@ -77,6 +77,11 @@ class LiveBroker:
         """Where the broker is for a peer with this key."""
         return Broker(f"tcp://127.0.0.1:{self.port}", pair, self.key.public)
 
+    def audited(self) -> set[str]:
+        """Orders that have a line in the audit log."""
+        lines = (self.directory / "audit").read_bytes().splitlines()
+        return {msgspec.json.decode(line)["op_id"] for line in lines}
+
     def begin(self) -> None:
         """Start it."""
         with self.log.open("ab") as log:

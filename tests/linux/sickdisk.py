@@ -2,7 +2,6 @@
 
 import contextlib
 import mmap
-import os
 import shutil
 import signal
 import struct
@@ -15,6 +14,7 @@ from typing import Self
 
 import pytest
 
+from tests.linux.surroundings import need_device
 from xce.linux import mountinfo, syscalls
 
 SOURCE = Path(__file__).with_name("faultfs.c")
@@ -29,10 +29,7 @@ class SickFolder:
             pytest.skip("needs a C compiler and pkg-config")
         if subprocess.run(["pkg-config", "fuse3"], check=False).returncode:
             pytest.skip("needs libfuse3")
-        try:
-            os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
-        except OSError as error:
-            pytest.skip(f"needs /dev/fuse: {error.strerror}")
+        need_device("/dev/fuse")
         self.behind.mkdir(parents=True)
         point.mkdir(parents=True, exist_ok=True)
         flags = subprocess.run(
@@ -71,6 +68,7 @@ class SickDisk(SickFolder):
     """An ext4 of its own, mounted on `root`, whose disk can fall ill."""
 
     def __init__(self, root: Path, place: Path, size: int = 16 << 20) -> None:
+        need_device("/dev/loop-control")
         super().__init__(place / "disk", place)
         self.root = root
         root.mkdir(parents=True, exist_ok=True)

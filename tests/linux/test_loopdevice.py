@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.linux.surroundings import need_device
 from xce.linux import loopdevice
 
 
 @pytest.mark.root
 def test_a_file_is_a_device_until_its_last_user_goes(tmp_path: Path) -> None:
-    if not os.path.exists("/dev/loop-control"):
-        pytest.skip("no loop devices here")
+    need_device("/dev/loop-control")
     image = tmp_path / "image"
     image.write_bytes(bytes(1 << 20))
     file = os.open(image, os.O_RDWR)

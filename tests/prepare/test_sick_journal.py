@@ -4,13 +4,13 @@ import contextlib
 import errno
 import os
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.linux.sickdisk import SickFolder
+from tests.linux.surroundings import read_only
 from tests.prepare.test_journal import file_of, stone
 from xce.linux import mountapi
 from xce.prepare.journal import Journal, NotRecorded
@@ -62,8 +62,7 @@ def test_a_journal_on_a_file_system_that_is_read_only_is_not_taken_for_a_damaged
     disk: SickFolder,
 ) -> None:
     filled(disk.point)
-    for how in (["--bind", str(disk.point), str(disk.point)], ["-o", "remount,bind,ro", str(disk.point)]):
-        subprocess.run(["mount", *how], check=True)
+    read_only(disk.point)
     with pytest.raises(OSError, match=r"its file system is read-only.*claims\.sqlite"):
         Journal(str(disk.point))
     mountapi.unmount(str(disk.point))

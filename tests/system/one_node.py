@@ -17,7 +17,6 @@ from xce.model.claim import Ask, BindingState, Claim, Consumer, InstanceAsk, Mou
 
 PENDING, PREPARING, READY = BindingState.PENDING, BindingState.PREPARING, BindingState.READY
 RELEASING, RELEASED, FAILED = BindingState.RELEASING, BindingState.RELEASED, BindingState.FAILED
-REFUSED = "Operation not permitted"
 DATA, CACHE = MountAsk(name="data", source="data"), MountAsk(name="cache", source="staged")
 CARD = [InstanceAsk(kind="card")]
 HOME = Ask(shared=[SharedAsk(volume="home")])

@@ -21,6 +21,7 @@ from tests.system.test_claims import (
     ASK,
     OTHER,
     OWN,
+    REFUSED,
     alone,
     bindings_of,
     ended,
@@ -41,7 +42,6 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and device filters need root"),
 ]
 assert shifted, "the fixture"
-REFUSED = "Operation not permitted"
 
 
 def two_ready(client: Client) -> list[str]:

@@ -25,14 +25,13 @@ from tests.system.one_node import (
     PENDING,
     PREPARING,
     READY,
-    REFUSED,
     RELEASED,
     RELEASING,
     Node,
     removed,
     starting,
 )
-from tests.system.test_claims import INVENTORY, OTHER, OWN, bindings_of, ended, run_in, until_there
+from tests.system.test_claims import INVENTORY, OTHER, OWN, REFUSED, bindings_of, ended, run_in, until_there
 from tests.system.test_claims_killed import left
 from xce.linux import mountapi
 from xce.linux.cgroup import Cgroup

@@ -46,6 +46,9 @@ for path in sys.argv[1:]:
 """
 
 
+REFUSED = "Operation not permitted"
+
+
 def node(site: Site, name: str) -> AgentProgram:
     """An agent that takes claims, with two cards."""
     agent = site.agent(name)
@@ -140,7 +143,7 @@ def test_a_claim_is_made_true_on_the_node_and_taken_back(site: Site) -> None:
         view = client.ask(m.ClaimsRequest(id="", claim="job-7")).bindings[binding]
         assert len(view.binding.ports["http"]) == 2
         assert view.binding.evidence
-        assert run_in(agent, "7", OWN, OTHER, "/dev/null") == ["open", "Operation not permitted", "open"]
+        assert run_in(agent, "7", OWN, OTHER, "/dev/null") == ["open", REFUSED, "open"]
         assert bindings_of(agent)[binding]["standing"] == "ready"
         client.ask(m.ClaimRelease(id="", claim="job-7"))
         ended(site, client, binding)
@@ -156,7 +159,7 @@ def test_an_agent_that_is_killed_adopts_what_is_there_and_prepares_nothing_twice
         (binding,) = ready(client, place(client, "job", "node1", "card-own", "j"))
         before = client.ask(m.ClaimsRequest(id="")).bindings[binding].binding
         agent.kill()
-        assert run_in(agent, "j", OWN, OTHER) == ["open", "Operation not permitted"]
+        assert run_in(agent, "j", OWN, OTHER) == ["open", REFUSED]
         agent.start()
         site.until(lambda: bindings_of(agent).get(binding, {}).get("state") == "ready")
         until_there(site, "node1")
@@ -182,7 +185,7 @@ def test_two_nodes_one_gang_ready_at_once_and_gone_together(site: Site) -> None:
         revisions = {one.binding.revision for one in client.ask(m.ClaimsRequest(id="")).bindings.values()}
         assert len(revisions) == 1, "one fact made both ready"
         for agent in agents:
-            assert run_in(agent, "t", OTHER, OWN) == ["open", "Operation not permitted"]
+            assert run_in(agent, "t", OTHER, OWN) == ["open", REFUSED]
         client.ask(m.ClaimRelease(id="", claim="train"))
         ended(site, client, *made)
         bad = msgspec.structs.replace(ASK, profile="none")

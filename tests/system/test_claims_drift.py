@@ -10,7 +10,7 @@ import pytest
 
 from tests.prepare.test_isolation import take_off
 from tests.system.harness import Site
-from tests.system.test_claims import ASK, OTHER, OWN, node, place, ready, run_in, until_there
+from tests.system.test_claims import ASK, OTHER, OWN, REFUSED, node, place, ready, run_in, until_there
 from xce.agent import daemon
 from xce.broker.client import Watch
 from xce.linux import bpf
@@ -70,7 +70,7 @@ def test_drift_is_heard_by_a_watcher_within_a_second(site: Site) -> None:
         take_off(group)
         assert heard(watch, binding, []) < SOON_S + SLACK_S
         assert not any(line.startswith("binding") for line in agent.status()["trouble"])
-        assert run_in(agent, "j", OWN, OTHER) == ["open", "Operation not permitted"]
+        assert run_in(agent, "j", OWN, OTHER) == ["open", REFUSED]
         site.until(lambda: f"binding {binding}: all right again after" in agent.log.read_text())
         exclude_others(group)
         heard(watch, binding, ["degraded"])

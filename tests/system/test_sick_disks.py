@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.linux.sickdisk import SickDisk
+from tests.linux.surroundings import read_only
 from tests.system.harness import AgentProgram
 from tests.system.one_node import DATA, PENDING, READY, RELEASING, Node, starting
 from tests.system.test_claims import INVENTORY, bindings_of, ended
@@ -21,20 +22,13 @@ pytestmark = [
 ]
 
 
-def read_only(agent: AgentProgram) -> None:
-    """Its state can be read and not written, as after an error of the disk."""
-    place = str(agent.folder / "state")
-    for how in (["--bind", place, place], ["-o", "remount,bind,ro", place]):
-        subprocess.run(["mount", *how], check=True)
-
-
 def test_an_agent_that_starts_on_a_read_only_disk_says_so_and_takes_its_claims_up_once_it_is_well(
     one: Node,
 ) -> None:
     stays, goes = one.ready("stays", Ask(mounts=[DATA])), one.ready("goes", Ask(mounts=[DATA]))
     before = one.view(stays)
     one.agent.stop()
-    read_only(one.agent)
+    read_only(one.folder("state"))
     one.agent.start()
     words = "no claims are served: cannot open the journal: its file system is read-only"
     one.site.until(lambda: any(words in line for line in one.agent.status()["trouble"]))
