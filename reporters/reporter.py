@@ -2,7 +2,8 @@
 
 There is never more than one run of a reporter, whatever happens to it: a run that cannot be killed keeps it
 from starting until it is gone. Nothing here knows what the lines mean; they go to the `Sink`. Whether there
-is room for a start is the supervisor's to say (`Shared.ready`); what a run counts is `verdict.py`'s.
+is room for a start is the supervisor's to say (`Shared.ready`); what a run counts and what follows it is
+`verdict.py`'s, what others see of all this `show.py`'s.
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,8 @@ from xce.reporters.newest import Newest
 from xce.reporters.oneshot import OneShot
 from xce.reporters.result import RunResult
 from xce.reporters.stream import Silence, Stream
-from xce.reporters.timing import Timing, probe, timing_of
-from xce.reporters.verdict import GOOD, Outcome, Verdict
+from xce.reporters.timing import Timing, timing_of
+from xce.reporters.verdict import FAILURES, GOOD, Outcome, Verdict, follows
 
 _STOPPED = Verdict(Outcome.STOPPED)
 _WELL = ReporterState.RUNNING, ReporterState.WAITING
@@ -40,14 +41,17 @@ class Reporter:
         self.candidate = candidate
         self.streaming = candidate.settings.mode is not Mode.ONE_SHOT
         """Whether it runs all the time."""
-        self.state = self._resting = REPORTER.start
+        self.state = self.resting = REPORTER.start
+        """What it does; and what it did when no run was going on."""
         self.cause, self.person = "", cage.Person(user=None)
         self.held_back = ""
         """Why it is not started although its time has come."""
         self._assigned: tuple[float | None, Sequence[str]] = (None, ())
         self._wanted: Wanted | None = None
         self.timing = self._timing()
-        self.runs = self.failures = self.in_a_row = self._overruns = 0
+        self.runs = self.failures = self.in_a_row = 0
+        self.late = 0
+        """Turns that were missed because of runs that are over."""
         self.due = 0.0
         self.run: OneShot | Stream | None = None
         self._newest = Newest(self.name, shared.sink, shared.loop.now)
@@ -102,8 +106,8 @@ class Reporter:
     def overruns(self) -> int:
         """Turns that were missed because a run was still going on, the present one's included."""
         if self.run is None or self.streaming:
-            return self._overruns
-        return self._overruns + self.timing.missed(self.run.started_at, self._loop.now())
+            return self.late
+        return self.late + self.timing.missed(self.run.started_at, self._loop.now())
 
     @property
     def next_run_in(self) -> float | None:
@@ -116,12 +120,9 @@ class Reporter:
         return self._newest.result
 
     @property
-    def note(self) -> str:
-        """What people should know about it although it may be good; '' if nothing."""
-        expected = cage.expected(self.candidate.settings, self._assigned[1])
-        left_out = len(expected) - len(cage.fitting(expected))
-        told = f"{left_out} of {len(expected)} expected names do not fit into XCE_EXPECT" if left_out else ""
-        return "; ".join(part for part in (self.candidate.warning, self.person.note, told) if part)
+    def expected(self) -> Sequence[str]:
+        """Names that it should give."""
+        return cage.expected(self.candidate.settings, self._assigned[1])
 
     @property
     def user(self) -> str:
@@ -201,7 +202,7 @@ class Reporter:
 
     def _admit(self) -> None:
         """Plan the first run of these files, or refuse them."""
-        self.cause, self._resting = "", self.state
+        self.cause, self.resting = "", self.state
         try:
             self.person = cage.admit(self.candidate, self._shared.policy, self._shared.find_user)
         except cage.NotAdmittedError as error:
@@ -215,7 +216,7 @@ class Reporter:
         self.failures += 1
         self._cancel()
         self._step(ReporterEvent.REFUSE)
-        self.cause, self._resting = why, self.state
+        self.cause, self.resting = why, self.state
         self.publish()
 
     # ------------------------------------------------------------------------------------------ start
@@ -244,7 +245,7 @@ class Reporter:
             return
         now = self._loop.now()
         if not self.streaming and (late := int((now - self.due) // self.timing.interval)):
-            self._overruns += late
+            self.late += late
             self.publish()
         if self.held_back:
             self.hold_back("")
@@ -276,7 +277,7 @@ class Reporter:
             person=self.person,
             interval=self.timing.interval,
             timeout=self.timing.timeout,
-            expected=cage.expected(self.candidate.settings, self._assigned[1]),
+            expected=self.expected,
             own_user=own_user,
         )
 
@@ -335,11 +336,11 @@ class Reporter:
         """Of `launch.Owner`."""
         run, self.run = self.run, None
         now, timing = self._loop.now(), self.timing
-        well = self._verdict is GOOD and (self.state, self._resting) == _WELL
+        well = self._verdict is GOOD and (self.state, self.resting) == _WELL
         if isinstance(run, OneShot) and now - run.started_at > timing.interval / 2:
-            self._overruns += timing.missed(run.started_at, now)
+            self.late += timing.missed(run.started_at, now)
         elif well and self._pending is None:  # mostly; nothing that others see is new
-            self._verdict, self.state = None, self._resting
+            self._verdict, self.state = None, self.resting
             self._plan(schedule.next_run(now, timing.interval, timing.offset))
             self._shared.finished(self)
             return
@@ -387,35 +388,20 @@ class Reporter:
 
     def _settle(self, verdict: Verdict) -> None:
         """The state after a run, and the time of the next."""
-        self.cause, outcome = verdict.fault, verdict.outcome
-        if outcome is Outcome.GOOD or outcome is Outcome.STOPPED:
-            self.in_a_row = 0
-            self.state = REPORTER.step(self.state, ReporterEvent.SUCCEEDED)
-            self._plan(self._turn())
-        elif outcome is Outcome.NO_ANSWER:
-            self.failures, self.in_a_row = self.failures + 1, 0
-            self._step(ReporterEvent.FAILED)
-            self._plan(self._turn())
-        elif outcome is Outcome.DECLINED:
-            self._step(ReporterEvent.DECLINED)
-            self._cancel()
-        else:
-            self._misbehaved()
-        self._resting = self.state
-        self.publish()
-
-    def _misbehaved(self) -> None:
-        now, chance = self._loop.now(), self._shared.chance
-        self._launcher.forget()
         lived = self.streaming and self.result is not None and self.result.duration > self.timing.healthy
-        self.failures, self.in_a_row = self.failures + 1, 1 if lived else self.in_a_row + 1
-        if self.in_a_row < self._shared.settings.failures_to_quarantine:
-            self._step(ReporterEvent.FAILED)
-            self._plan(now + self.timing.backoff(self.in_a_row, chance))
+        most = self._shared.settings.failures_to_quarantine
+        event, self.in_a_row, self.cause = follows(verdict, self.in_a_row, lived=lived, most=most)
+        self._step(event)
+        self.failures += verdict.outcome in FAILURES
+        if event is ReporterEvent.DECLINED:
+            self._cancel()
+        elif verdict.outcome is Outcome.MISBEHAVED:
+            self._launcher.forget()
+            self._plan(self._loop.now() + self.timing.pause(event, self.in_a_row, self._shared.chance))
         else:
-            self._step(ReporterEvent.GAVE_UP)
-            self.cause = f"failed {self.in_a_row} times in a row: {self.cause}"
-            self._plan(now + probe(chance))
+            self._plan(self._turn())
+        self.resting = self.state
+        self.publish()
 
     def _end_leftover(self, leftover: Group | None) -> Ending | None:
         """End what an agent before this one, or this one before the file came back, left running."""
@@ -450,24 +436,7 @@ class Reporter:
         """Tell the sink, if what others see has changed. Single runs are not news."""
         if self.state is ReporterState.REMOVED:
             return
-        # Compared before the message is made: this is asked after every run, and mostly nothing is new.
-        seen = (
-            self.state if self.run is None else self.shown(),
-            self.held_back,
-            self.cause,
-            self.candidate.digest,
-            self.candidate.warning,
-            self.person,
-            self.timing,
-            self.failures,
-            self._overruns,
-            len(self.unkillable),
-        )
-        if seen != self._published:
+        # Compared before the message is made: mostly nothing is new.
+        if (seen := show.seen(self)) != self._published:
             self._published = seen
             self._shared.sink.state(self.name, show.told(self))
-
-    def shown(self) -> ReporterState:
-        """Its state as others see it: while a one-shot run goes on, that of the run before."""
-        passing = self.state in (ReporterState.RUNNING, ReporterState.STOPPING)
-        return self._resting if passing and self.run is not None and not self.streaming else self.state

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from xce.model import message
 from xce.model.reporter import ReporterState
+from xce.reporters import cage
 from xce.reporters.frame import escape
 from xce.reporters.result import View
 
@@ -14,13 +15,44 @@ PATH = 1024
 """Characters of a path; the name of a file need not be UTF-8, but what is sent must."""
 
 
+def state(reporter: "Reporter") -> ReporterState:
+    """While a one-shot run goes on, that of the run before."""
+    passing = reporter.state in (ReporterState.RUNNING, ReporterState.STOPPING)
+    within = passing and reporter.run is not None and not reporter.streaming
+    return reporter.resting if within else reporter.state
+
+
+def note(reporter: "Reporter") -> str:
+    """What people should know about it although it may be good; '' if nothing."""
+    expected = reporter.expected
+    left_out = len(expected) - len(cage.fitting(expected))
+    words = f"{left_out} of {len(expected)} expected names do not fit into XCE_EXPECT" if left_out else ""
+    return "; ".join(part for part in (reporter.candidate.warning, reporter.person.note, words) if part)
+
+
+def seen(reporter: "Reporter") -> tuple[object, ...]:
+    """By this `told` differs from before, but for counts of single runs."""
+    return (
+        state(reporter),
+        reporter.held_back,
+        reporter.cause,
+        reporter.candidate.digest,
+        reporter.candidate.warning,
+        reporter.person,
+        reporter.timing,
+        reporter.failures,
+        reporter.late,
+        len(reporter.unkillable),
+    )
+
+
 def told(reporter: "Reporter") -> message.ReporterState:
     """What everybody may know. `refused` and `conditions` are not known here."""
     candidate, timing = reporter.candidate, reporter.timing
     return message.ReporterState(
-        state=reporter.shown().value,
+        state=state(reporter).value,
         cause=reporter.held_back or reporter.cause,
-        note=reporter.note,
+        note=note(reporter),
         path=escape(candidate.path, PATH),
         script=candidate.digest[:16],
         mode=candidate.settings.mode.value,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from xce.model.configuration import AgentReporters, ReporterSettings
+from xce.model.reporter import ReporterEvent
 from xce.reporters import schedule
 
 HEALTHY = 60.0
@@ -33,8 +34,10 @@ class Timing(NamedTuple):
         """Turns that came while a run was still going on."""
         return schedule.overruns(started, now, self.interval, self.offset)
 
-    def backoff(self, failures: int, chance: Callable[[], float]) -> float:
+    def pause(self, event: ReporterEvent, failures: int, chance: Callable[[], float]) -> float:
         """Until the next try after so many failures in a row."""
+        if event is ReporterEvent.GAVE_UP:
+            return PROBE * (1 + schedule.SPREAD * chance())
         return schedule.backoff(failures, self.interval, chance)
 
 
@@ -45,8 +48,3 @@ def timing_of(
     interval = schedule.effective_interval(settings.interval, default.interval, [asked])
     timeout = settings.timeout or default.timeout
     return Timing(interval=interval, timeout=timeout, offset=schedule.phase(host, name, interval))
-
-
-def probe(chance: Callable[[], float]) -> float:
-    """Until a quarantined reporter is tried again."""
-    return PROBE * (1 + schedule.SPREAD * chance())

@@ -12,6 +12,7 @@ import msgspec
 
 from xce.linux.reaper import WELL, Exit
 from xce.model.configuration import Mode
+from xce.model.reporter import ReporterEvent
 from xce.reporters import cage, contract
 from xce.reporters.directory import Candidate
 from xce.reporters.ending import Stuck
@@ -39,6 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 GOOD = Verdict(Outcome.GOOD)
+FAILURES = {Outcome.NO_ANSWER, Outcome.MISBEHAVED}
 
 
 def judge(
@@ -76,6 +78,24 @@ def judge(
     if how.signal:
         return Verdict(Outcome.MISBEHAVED, fault)
     return Verdict(Outcome.NO_ANSWER if fault else Outcome.GOOD, fault)
+
+
+def follows(verdict: Verdict, in_a_row: int, *, lived: bool, most: int) -> tuple[ReporterEvent, int, str]:
+    """What a verdict does to its reporter, how many failures in a row it has then, and what it says.
+
+    `lived`: the run went on for so long that the failures before it do not count. `most` are too many.
+    """
+    outcome, fault = verdict.outcome, verdict.fault
+    if outcome is Outcome.DECLINED:
+        return ReporterEvent.DECLINED, in_a_row, fault
+    if outcome is Outcome.NO_ANSWER:
+        return ReporterEvent.FAILED, 0, fault
+    if outcome is not Outcome.MISBEHAVED:
+        return ReporterEvent.SUCCEEDED, 0, fault
+    in_a_row = 1 if lived else in_a_row + 1
+    if in_a_row < most:
+        return ReporterEvent.FAILED, in_a_row, fault
+    return ReporterEvent.GAVE_UP, in_a_row, f"failed {in_a_row} times in a row: {fault}"
 
 
 def _declining(mode: Mode) -> tuple[int, ...]:
