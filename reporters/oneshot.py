@@ -10,7 +10,7 @@ from xce.reporters.output import remains
 from xce.reporters.run import Run, RunOwner, Start
 
 KEPT_BYTES, KEPT_LINES = 4 << 20, 10_000
-"""Of the output, kept until the end; a run that prints more is ended."""
+"""Of the output; a run that prints more is ended."""
 UNWATCHED = 0.1
 """Seconds for which output stays in its pipes and nobody looks at the clock: most runs are over by then."""
 
@@ -28,7 +28,8 @@ class OneShot(Run):
     _owner: OneShotOwner
     _lines: Lines | None = None
     """Of what is read before the end."""
-    _kept_bytes = 0
+    _read_bytes = 0
+    """Of its output, lines that were too long included: reading them takes our time, too."""
     said: bytes | None = None
     """All that it has printed, if that is little and was read at once at its end: mostly."""
 
@@ -63,8 +64,9 @@ class OneShot(Run):
         self._owner.exceeded(f"did not finish within {self._timeout:g} s")
 
     def _output(self, data: bytes) -> None:
-        if self._ending is None and self._lines is not None and (lines := self._lines.feed(data)):
-            self._keep(lines)
+        if self._ending is None and self._lines is not None:
+            self._read_bytes += len(data)
+            self._keep(self._lines.feed(data))
 
     def _read_all(self) -> None:
         if self._fds:  # mostly: it was so quick that nobody has watched
@@ -89,10 +91,7 @@ class OneShot(Run):
 
     def _keep(self, lines: Sequence[bytes | TooLong]) -> None:
         self._kept += lines
-        for line in lines:
-            if isinstance(line, bytes):
-                self._kept_bytes += len(line)
-        if self._kept_bytes > KEPT_BYTES or len(self._kept) > KEPT_LINES:
+        if self._read_bytes > KEPT_BYTES or len(self._kept) > KEPT_LINES:
             self._kept.clear()
             for pipe in self._pipes[:1]:
                 pipe.close()
