@@ -298,7 +298,7 @@ class Intake:
             name,
             msgspec.structs.replace(
                 account.state,
-                cause=account.state.cause or account.trouble or declared,
+                cause="\n".join(filter(None, (account.state.cause or account.trouble, declared))),
                 refused=account.refused,
                 conditions=account.conditions,
             ),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from xce.model.builtin_types import BUILTIN_TYPES
 from xce.model.resource import ResourceType, types_digest
 
-CLUSTER = "the cluster's resources.yaml"
+CLUSTER = "the cluster"
 
 
 class Types:
@@ -100,10 +100,12 @@ class Types:
             self.version += 1
 
     def _problem(self, file: str, kind: ResourceType, known: ResourceType | None, place: str) -> str:
-        if known is not None:
-            return "" if known == kind else f"type {kind.name} in {file} is not what {place} says, which wins"
+        verdict = self._verdicts.get(kind.name, "")
+        if known == kind:
+            return ""
+        if known is not None and not (verdict and place == CLUSTER):
+            return f"type {kind.name} in {file} is not what {place} says, which wins"
         first = self.waiting.get(kind.name)
         if first and next(one for one in self._declared[first] if one.name == kind.name) != kind:
             return f"type {kind.name} in {file} is not what {first} says, which came first"
-        verdict = self._verdicts.get(kind.name, "")
         return f"type {kind.name} in {file} is refused by the broker: {verdict}" if verdict else ""

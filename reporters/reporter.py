@@ -144,6 +144,8 @@ class Reporter:
     def offer(self, candidate: Candidate) -> None:
         """Its files as they are now. A one-shot run in progress ends normally first."""
         if candidate == self.candidate and self._pending is None:
+            if self.state is ReporterState.REFUSED and self._admissible():
+                self._take(candidate)
             return
         if candidate.same_as(self._pending or self.candidate):
             if self._pending is None:
@@ -211,6 +213,14 @@ class Reporter:
         now, timing = self._loop.now(), self.timing
         self._plan(now if self.streaming else schedule.first_run(now, timing.interval, timing.offset))
         self.publish()
+
+    def _admissible(self) -> bool:
+        """Whether what it was refused for is over although its files are the same: its user is there now."""
+        try:
+            cage.admit(self.candidate, self._shared.policy, self._shared.find_user)
+        except cage.NotAdmittedError:
+            return False
+        return True
 
     def _refuse(self, why: str) -> None:
         self.failures += 1

@@ -141,11 +141,8 @@ class Links:
         for origin, kinds in declare.types.items():
             for kind in kinds:
                 if kind.name not in answers:
-                    new = not (problem := self._declared(peer, kind, origin)) and (
-                        kind.name not in self.state.types.all
-                    )
-                    answers[kind.name] = problem
-                    if new and kind.name not in self.state.journal.draft.types:
+                    answers[kind.name] = problem = self._declared(peer, kind, origin)
+                    if not problem and self._known(kind.name) != kind:
                         place = f"{origin[:TEXT]} of {peer.title}"
                         admitted.append(facts.TypeAdmitted(type=kind, origin=place))
         done = m.Declared(types=answers)
@@ -167,25 +164,29 @@ class Links:
             )
         )
 
+    def _known(self, name: str) -> ResourceType | None:
+        """The type of that name: of the files, else as it was admitted last."""
+        draft = self.state.journal.draft.types.get(name)
+        return self.state.site.types.get(name) or (draft.type if draft else None)
+
     def _declared(self, peer: Peer, kind: ResourceType, origin: str) -> str:
-        """'' if a declared type is in force or may be, otherwise why not."""
+        """'' if a declared type is in force or may be, otherwise why not. Its own file may change one."""
         state = self.state
         draft = state.journal.draft.types.get(kind.name)
-        known = state.types.all.get(kind.name) or (draft.type if draft else None)
-        if known is not None:
-            if known == kind:
-                return ""
-            where = (
-                draft.origin if draft and kind.name not in state.site.types else state.types.origin(kind.name)
-            )
-            return f"{origin[:TEXT]} defines {kind.name} differently from {where}, which holds"
+        if (known := self._known(kind.name)) == kind:
+            return ""
+        told = f"{origin[:TEXT]} defines {kind.name} differently from"
+        if kind.name in state.site.types:
+            return f"{told} resources.yaml or built in, which holds"
+        if draft and draft.origin != f"{origin[:TEXT]} of {peer.title}":
+            return f"{told} {draft.origin}, which came first; to settle it, declare it in resources.yaml"
         if state.config.new_types is NewTypes.REFUSE:
             return f"the cluster does not know {kind.name}; declare it in resources.yaml"
         if peer.role is Role.AGENT and kind.scope is not Scope.HOST:
             return f"{kind.name} has scope {kind.scope.value}: declare it in resources.yaml"
         if peer.role is Role.REPORTER and kind.reporter != peer.name:
             return f"{kind.name} must say 'reporter: {peer.name}', who reports it"
-        if len(state.journal.draft.types) >= ADMITTED_TYPES:
+        if known is None and len(state.journal.draft.types) >= ADMITTED_TYPES:
             return f"the broker has admitted {ADMITTED_TYPES} types already"
         return ""
 

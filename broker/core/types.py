@@ -16,14 +16,9 @@ class Types:
         self.all: dict[str, ResourceType] = dict(sorted({**declared, **configured}.items()))
         self.list = list(self.all.values())
         self.digest = types_digest(self.list)
-        self.origins = {name: admitted[name].origin for name in declared}
         self.ttls: dict[str, float] = {kind.name: kind.ttl for kind in self.list if kind.ttl is not None}
         """Seconds, of the types that have a time to live of their own."""
         self.bounds: dict[str, Bounds | None] = {name: bounds_of(kind) for name, kind in self.all.items()}
-
-    def origin(self, name: str) -> str:
-        """Where a type was declared, in words."""
-        return self.origins.get(name, "resources.yaml or built in")
 
 
 def bounds_of(kind: ResourceType) -> Bounds | None:

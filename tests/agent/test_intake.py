@@ -158,7 +158,11 @@ def test_a_value_whose_type_waits_for_the_broker_is_asked_for_again_when_it_is_l
 def test_a_declaration_that_is_not_in_force_is_trouble_of_its_reporter() -> None:
     desk = Desk(X)
     desk.reporter("r", types=[ResourceType(name="x", kind=Kind.STRING)])
-    assert "is not what the cluster's resources.yaml says" in desk.shown("r").cause
+    assert "is not what the cluster says" in desk.shown("r").cause
+    desk.run("r", '{"x": "text"}')
+    refused, declared = desk.shown("r").cause.splitlines()
+    assert "expected a number" in refused
+    assert "is not what the cluster says" in declared, "which is why it is refused"
 
 
 def test_the_interval_of_a_type_is_its_reporters_from_the_moment_it_gives_it() -> None:

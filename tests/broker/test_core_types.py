@@ -38,9 +38,25 @@ def test_two_nodes_that_declare_differently_at_the_same_time_do_not_both_win() -
     world.say("node1", m.Declare(types={"x.yaml": [ResourceType(name="x", kind=Kind.NUMERIC)]}))
     second = world.ask("node2", m.Declare(types={"x.yaml": [ResourceType(name="x", kind=Kind.STRING)]}))
     assert "x.yaml of agent:node1" in second.types["x"]
+    assert "resources.yaml" in second.types["x"], "which is the way out"
     assert world.got("node1", m.Declared) == [], "not before it is durable"
     world.commit()
     assert world.got("node1", m.Declared)[-1].types == {"x": ""}
+
+
+def test_the_file_that_a_type_came_from_may_change_it_and_no_other() -> None:
+    world, _ = joined()
+    other = Agent(world, "node2")
+    other.join()
+    first, better = (ResourceType(name="x", kind=Kind.NUMERIC, unit=unit) for unit in ("GB", "TB"))
+    world.ask("node1", m.Declare(types={"x.yaml": [first]}))
+    assert "x.yaml of agent:node1" in world.ask("node2", m.Declare(types={"x.yaml": [better]})).types["x"]
+    assert "of agent:node1" in world.ask("node1", m.Declare(types={"y.yaml": [better]})).types["x"]
+    world.ask("node1", m.Declare(types={"x.yaml": [better]}))
+    assert world.got("node1", m.Declared)[-1].types == {"x": ""}
+    assert better in world.got("node2", m.TypesNews)[-1].types
+    assert world.ask("node2", m.Declare(types={"x.yaml": [better]})).types == {"x": ""}
+    assert world.restart().broker.state.types.all["x"] == better
 
 
 def test_new_types_can_be_refused_by_policy() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.linux.kernel import Kernel
-from xce.linux import cgroup, proc
+from xce.linux import cgroup, proc, users
 from xce.linux.mountinfo import Mount
 from xce.model import message
 from xce.model.configuration import AgentReporters
@@ -38,6 +38,7 @@ class Node:
         """Whether that is all it wants to hear of such a run."""
         self.supervisor: Supervisor = None  # type: ignore[assignment]  # see start
         self.watch: Watch = None  # type: ignore[assignment]
+        self.passwd = "/etc/passwd"
 
     # ------------------------------------------------------------------------------------------- sink
 
@@ -73,6 +74,7 @@ class Node:
             group=self.group,
             patience=patience,
             look_again=lambda: self.watch.soon(),  # noqa: PLW0108 - made below
+            find_user=lambda name: users.find(name, self.passwd),
         )
         self.watch = Watch(
             self.kernel.loop,

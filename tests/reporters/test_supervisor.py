@@ -114,6 +114,22 @@ def test_an_unknown_user_and_an_unreadable_script_are_named(node: Node) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
+def test_a_user_that_is_made_after_the_reporter_is_found_without_a_reset(node: Node) -> None:
+    passwd = node.base / "passwd"
+    passwd.write_text("root:x:0:0::/:/bin/sh\n")
+    node.passwd = str(passwd)
+    node.script("who", GOOD, "user: late\n")
+    node.start()
+    refused = node.reaches("who", "refused")
+    node.watch.look()
+    assert node.now("who") is refused, "nothing is new"
+    passwd.write_text("late:x:65534:65534::/:/bin/sh\n")
+    node.watch.look()  # which it does every ten seconds
+    assert node.ran("who").fault == ""
+    assert node.now("who").failures == 1
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
 def test_without_root_it_runs_as_the_agent_and_says_so(node: Node) -> None:
     """The supervisor believes that it is uid 65533; what differs is that it changes no user."""
     node.script("free", GOOD)
