@@ -1,9 +1,10 @@
 """What can be asked over the local socket. Each operation is a function of request and reply.
 
 `status` the status document · `watch` it again at every change · `explain` one resource, with what the broker
-holds of it · `reset` a reporter · `rekey`: connect anew, with the key that lies in its file now · `inventory`
-all instances that discovery tells of · `inventory-clear` one of them, with a reason · `discovery-release` the
-vendor's library, until `discovery-resume`. What is about claims is in `claim_operations.py`.
+holds of it · `owners`: who gives which name · `reset` a reporter · `rekey`: connect anew, with the key in its
+file now · `inventory` all instances that discovery tells of · `inventory-clear` one of them, with a reason ·
+`discovery-release` the vendor's library, until `discovery-resume`. What is about claims is in
+`claim_operations.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,6 +44,7 @@ class Operations:
             "status": Operation(self._status),
             "watch": Operation(self._watch),
             "explain": Operation(self._explain),
+            "owners": Operation(self._owners),
             "reset": Operation(self._reset, changes=True),
             "inventory": Operation(self._inventory),
             "inventory-clear": Operation(self._clear, changes=True),
@@ -82,6 +84,9 @@ class Operations:
             reply({"volumes": []})
         else:
             self._daemon.csi.documents(lambda found: reply({"volumes": found}))
+
+    def _owners(self, _request: Request, reply: Reply) -> None:
+        reply({"owners": self._daemon.node.table.owners()})
 
     def _reset(self, request: Request, reply: Reply) -> None:
         name = str(request.get("reporter", ""))

@@ -104,7 +104,7 @@ def _run_of(view: "View") -> Document:
     """What only the supervisor knows."""
     return {
         "warning": view.warning,
-        "last_run_s": view.running_for if view.running_for is not None else view.last_run_ago,
+        "last_run_s": view.last_run_ago,
         "next_run_s": view.next_run_in,
         "took_s": view.last_duration,
         "last_script": view.last_script[:16],

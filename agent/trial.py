@@ -11,7 +11,7 @@ import signal
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -23,13 +23,14 @@ from xce.linux.loop import Loop
 from xce.linux.reaper import Reaper
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.message import ReporterState
-from xce.model.value import Reading, Value
+from xce.model.value import Absent, Reading, Value
 from xce.reporters import cage, contract, elim, supervisor
 from xce.reporters.contract import Context, Outcome
 from xce.reporters.directory import SETTINGS, Candidate, look_at
-from xce.reporters.frame import Frame, Refusal, TooLong, parse_line
+from xce.reporters.frame import Frame, Refusal, TooLong, parse_line, shown
 from xce.reporters.result import RunResult
 from xce.reporters.supervisor import Supervisor
+from xce.reporters.table import kept_by
 
 STOP_S = 10.0
 
@@ -57,10 +58,13 @@ class Trial:
         settings: AgentFile | ExternalFile,
         *,
         identity: str = "",
+        owners: Mapping[str, str] | None = None,
         on_line: Callable[[bytes | TooLong, list[Verdict]], None],
         on_end: Callable[[RunResult], None],
     ) -> None:
         self.candidate, self.settings, self.identity = candidate, settings, identity
+        self._owners = owners or {}
+        """Who gives which name on this host."""
         self.types = types_for(candidate, settings)
         self.refused = ""
         """Why it was not started."""
@@ -100,6 +104,14 @@ class Trial:
         """Of the supervisor's sink: the run is over."""
         for number, line in enumerate(result.lines, 1):
             self._look(line, number)
+        if not self._streaming and not result.not_applicable:
+            whole = contract.finish_run(result.lines, self._context(), fault=result.fault)
+            told = [note for note in whole.notes if not note.startswith("line ")]
+            told += [str(refusal) for refusal in whole.refusals if not refusal.line]
+            result = msgspec.structs.replace(result, notes=[*result.notes, *told])
+            if not result.fault:
+                self._previous = {}
+                self._remember(whole)
         self._tell(self._on_end, result)
         self.runs += 1
         if not self._streaming and self.runs >= self._wanted:
@@ -151,17 +163,35 @@ class Trial:
         for frame in frames:
             if frame is None:
                 continue
-            context = Context(
-                reporter=self.identity or self.candidate.name,
-                types=self.types.in_force,
-                previous=self._previous,
-                external=bool(self.identity),
-            )
-            outcome = contract.take_frame(frame, context)
-            for name, reading in outcome.values.items():
-                if not isinstance(reading, msgspec.Struct):
-                    self._previous[name] = reading
-            yield Verdict(number, outcome.values, outcome.refusals, outcome.notes, outcome)
+            outcome = contract.take_frame(frame, self._context())
+            if self._streaming:
+                self._remember(outcome)
+            theirs = [name for name in outcome.values if self._owner(name) != self.candidate.name]
+            rivals = [self._refused(name, outcome.values.pop(name), number) for name in theirs]
+            yield Verdict(number, outcome.values, [*outcome.refusals, *rivals], outcome.notes, outcome)
+
+    def _context(self) -> Context:
+        return Context(
+            reporter=self.identity or self.candidate.name,
+            types=self.types.in_force,
+            previous=self._previous,
+            external=bool(self.identity),
+        )
+
+    def _remember(self, outcome: Outcome) -> None:
+        """The values that the next run, or frame, is compared with."""
+        for name, reading in (outcome.silent | outcome.values).items():
+            if isinstance(reading, Absent):
+                self._previous.pop(name, None)
+            else:
+                self._previous[name] = reading
+
+    def _owner(self, name: str) -> str:
+        return self._owners.get(name, self.candidate.name)
+
+    def _refused(self, name: str, reading: Reading, number: int) -> Refusal:
+        text = "" if isinstance(reading, Absent) else shown(reading)
+        return Refusal(name=name, reason=kept_by(self._owner(name)), text=text, line=number)
 
     def _start(self, folder: str) -> Supervisor:
         label = f"test-{os.getpid()}"

@@ -27,6 +27,11 @@ HISTORY = 5
 """Changes of a name that `explain` can show."""
 
 
+def kept_by(owner: str) -> str:
+    """Why a name is not taken from another reporter."""
+    return f"'{owner}' reports it already and keeps it"
+
+
 class _Feed:
     """One reporter's share of the table."""
 
@@ -120,9 +125,7 @@ class Table:
                 continue
             text = shown(reading) if not isinstance(reading, Absent) else ""
             self._entries[name].rivals[reporter] = (now, text)
-            refusals.append(
-                Refusal(name=name, reason=f"'{owner}' reports it already and keeps it", text=text)
-            )
+            refusals.append(Refusal(name=name, reason=kept_by(owner), text=text))
         for name, absent in (silent or {}).items():
             self._fall_silent(name, reporter, absent, now)
         feed.intact = None if refusals or silent or not feed.names <= values.keys() else values
@@ -263,6 +266,10 @@ class Table:
     def readings(self) -> dict[str, Reading]:
         """Every name with its reading."""
         return {name: entry.reading for name, entry in self._entries.items()}
+
+    def owners(self) -> dict[str, str]:
+        """Names that are given, with the reporters that give them."""
+        return {name: entry.owner for name, entry in self._entries.items() if entry.given}
 
     def names(self, reporter: str) -> set[str]:
         """The names that a reporter owns and has given, now or earlier."""

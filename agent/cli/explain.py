@@ -77,12 +77,8 @@ def _value(document: Document, *, external: bool) -> list[tuple[str, str]]:
         found.append(("type", "none: declare it in resources.yaml, or under 'types:' in the reporter's YAML"))
     if held:
         age = f"{human.span(held['age_s'])} old, " if held["age_s"] is not None else ""
-        found.append(
-            (
-                "freshness",
-                f"{age}stale after {human.span(held['ttl_s'])}; unchanged for {human.span(held['since_s'])}",
-            )
-        )
+        stale = f"stale after {human.span(held['ttl_s'])}; " if held["ttl_s"] else ""
+        found.append(("freshness", f"{age}{stale}unchanged for {human.span(held['since_s'])}"))
     return found
 
 
@@ -94,15 +90,14 @@ def _source(reporter: Document | None) -> list[tuple[str, str]]:
     if ran not in ("", reporter["script"]):
         script += f", and what is known is of script {ran}"
     found = [("reporter", f"{reporter['name']} ({reporter['state']}) {reporter['path']}{script}")]
+    user = f", as {reporter['user']}" if reporter["user"] else ""
+    if reporter["running_s"] is not None:
+        pid = f", pid {reporter['pid']}" if reporter["pid"] else ""
+        found.append(("running", f"for {human.span(reporter['running_s'])}{pid}{user}"))
     if reporter["last_run_s"] is not None:
         took = f", took {human.span(reporter['took_s'])}" if reporter["took_s"] is not None else ""
-        user = f", as {reporter['user']}" if reporter["user"] else ""
-        found.append(
-            (
-                "last run",
-                f"{human.ago(reporter['last_run_s'])}{took}, {reporter['exit'] or 'still running'}{user}",
-            )
-        )
+        how = reporter["exit"] or "no exit"
+        found.append(("last run", f"{human.ago(reporter['last_run_s'])}{took}, {how}{user}"))
     if reporter["next_run_s"] is not None:
         found.append(("next run", f"in {human.span(reporter['next_run_s'])}"))
     found += [("trouble", line) for line in reporter["cause"].splitlines()]

@@ -105,12 +105,13 @@ def head(status: Status) -> list[tuple[str, str]]:
 def row(reporter: Status) -> tuple[str, ...]:
     """One reporter's line."""
     counted = reporter["mode"] != "builtin"
+    running = f"{human.span(reporter['running_s'])} so far" if reporter["running_s"] is not None else ""
     return (
         reporter["name"],
         reporter["state"],
         _presences(reporter["values"]),
         human.span(reporter["age_s"]),
-        human.ago(reporter["last_run_s"]),
+        running or human.ago(reporter["last_run_s"]),
         f"in {human.span(reporter['next_run_s'])}" if reporter["next_run_s"] is not None else "",
         human.span(reporter["took_s"]),
         str(reporter["runs"]) if counted else "",

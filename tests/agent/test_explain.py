@@ -20,7 +20,12 @@ REPORTER: dict[str, Any] = {
     "path": "/r",
     "script": "",
     "last_script": "",
+    "user": "nobody",
+    "pid": None,
+    "running_s": None,
     "last_run_s": None,
+    "took_s": None,
+    "exit": "",
     "next_run_s": None,
     "cause": "",
     "stderr": "",
@@ -49,3 +54,20 @@ def test_the_script_that_the_newest_value_is_of_is_named_while_a_changed_one_has
     changed = same | {"state": "running", "script": "cafe"}
     told = "r (running) /r, script cafe, and what is known is of script beef"
     assert ("reporter", told) in lines(DOCUMENT | {"reporter": changed})
+
+
+def test_the_run_that_goes_on_is_told_apart_from_the_last_one_that_is_over() -> None:
+    over = REPORTER | {"last_run_s": 9.0, "took_s": 4.0, "exit": "exit status 0"}
+    shown = lines(DOCUMENT | {"reporter": over | {"running_s": 1.0, "pid": 71}})
+    assert ("running", "for 1 s, pid 71, as nobody") in shown
+    assert ("last run", "9 s ago, took 4 s, exit status 0, as nobody") in shown
+    assert not [text for label, text in lines(DOCUMENT | {"reporter": over}) if label == "running"]
+
+
+def test_what_was_never_seen_has_no_time_to_be_stale_at() -> None:
+    held: dict[str, Any] = {"presence": "never-seen", "cause": "promised", "last": None, "value": None}
+    held |= {"age_s": None, "ttl_s": 0.0, "since_s": 3.0, "rivals": [], "history": [{}]}
+    assert ("freshness", "unchanged for 3 s") in lines(DOCUMENT | {"held": held})
+    assert ("freshness", "stale after 5 s; unchanged for 3 s") in lines(
+        DOCUMENT | {"held": held | {"ttl_s": 5}}
+    )

@@ -41,6 +41,46 @@ def command(agent: AgentProgram, *argv: str) -> subprocess.CompletedProcess[str]
     return agent.command(*argv, "--config", str(agent.folder / "agent.yaml"))
 
 
+def test_test_refuses_what_belongs_to_another_reporter_as_the_agent_does(site: Site) -> None:
+    agent = alone(site)
+    agent.settings["reporters"]["load_indices"] = True
+    agent.script("first", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\n", types=TYPES)
+    agent.script("second", '#!/bin/sh\necho \'{"scratch_gb": 6, "rack": "B4", "mem": 7}\'\n', types=TYPES)
+    agent.start()
+    site.until(lambda: agent.reporter("second").get("values", {}).get("value") == 1)
+    for name, refused in (("second", {"scratch_gb: 'first'", "mem: 'builtin'"}), ("first", set())):
+        shown = command(agent, "reporter", "test", name)
+        found = set(re.findall(r"refused  (\w+: '\w+') reports it already and keeps it", shown.stdout))
+        assert found == refused, shown.stdout
+        assert shown.returncode == bool(refused)
+    agent.stop()
+    shown = command(agent, "reporter", "test", "second")
+    assert "refused  mem: 'builtin' reports it already" in shown.stdout, "which is so whatever runs"
+    assert "taken    scratch_gb = 6" in shown.stdout, "and of others nobody can be asked"
+
+
+def test_test_compares_a_value_with_that_of_the_run_before_as_the_agent_does(site: Site) -> None:
+    """Of two lines of one run the last one counts, and neither is the reading before the other."""
+    agent = alone(site)
+    agent.script(
+        "steps",
+        "#!/bin/sh\nn=$(cat n 2>/dev/null || echo 0); echo $((n + 1)) >n\n"
+        'echo \'{"s": 100}\'; echo "{\\"s\\": $((n * 7))}"\n',
+        types=[{"name": "s", "kind": "numeric", "max_step": 10}],
+        interval=0.2,
+    )
+    shown = command(agent, "reporter", "test", "--runs", "3", "steps").stdout
+    assert shown.splitlines()[:3] == [
+        "line 1: taken    s = 100",
+        "line 2: taken    s = 0",
+        "run 1: exit status 0 after " + shown.splitlines()[2].rpartition(" after ")[2],
+    ]
+    assert "note: given by several lines, the last one counts: s" in shown
+    assert shown.count("line 1: refused  s: changed by 100 at once") == 1, "of run 2 alone: then 7 was before"
+    assert "line 2: taken    s = 7" in shown
+    assert "line 2: taken    s = 14" in shown
+
+
 def test_test_runs_a_reporter_as_the_agent_would_and_judges_every_line(site: Site) -> None:
     agent = alone(site)
     agent.script(

@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from xce.agent.cli import GOOD, TROUBLE, USAGE, output
+from xce.agent.cli import GOOD, TROUBLE, USAGE, client, output
 from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.settings import read
 from xce.agent.intake import settings_file
 from xce.agent.trial import NoSuchReporter, Trial, Verdict, find
 from xce.linux.reaper import Exit
 from xce.model import human
+from xce.model.builtin_types import ATTRIBUTES, BUILTIN, LOAD_INDICES
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.value import Absent, Reading
 from xce.reporters.contract import NO_TYPE
@@ -25,7 +26,8 @@ usage: {PROGRAM} [--config FILE] [--runs N] [--for SECONDS] [--external NAME] FI
   --for SECONDS    no longer than this
   --external NAME  as `xce-reporter run` with this identity would
 
-Needs neither a running agent nor a broker. The state directory is a scratch one.
+Needs neither a running agent nor a broker; a running agent is asked who gives which name. The state directory
+is a scratch one.
 exit status: 0 everything would be taken, 1 something would be refused"""
 
 
@@ -47,7 +49,14 @@ def run(argv: Sequence[str]) -> int:
         output.fail(PROGRAM, str(error))
         return USAGE
     report = Report()
-    trial = Trial(candidate, settings, identity=identity, on_line=report.line, on_end=report.end)
+    trial = Trial(
+        candidate,
+        settings,
+        identity=identity,
+        owners=owners(settings),
+        on_line=report.line,
+        on_end=report.end,
+    )
     for problem in trial.types.problems.get(settings_file(candidate), ()):
         report.complain(problem)
     if candidate.settings.mode != "one-shot" and seconds is None:
@@ -62,6 +71,16 @@ def run(argv: Sequence[str]) -> int:
     elif not report.lines and candidate.settings.mode != "one-shot":
         report.complain(f"printed no line within {human.span(seconds)} (does it flush after each line?)")
     return TROUBLE if report.bad else GOOD
+
+
+def owners(settings: AgentFile | ExternalFile) -> dict[str, str]:
+    """Who gives which name here: the built-in source, and whom the running agent has, if there is one."""
+    own = [*LOAD_INDICES, *ATTRIBUTES] if isinstance(settings, AgentFile) else []
+    try:
+        answer = client.ask(f"{settings.run_directory}/agent.sock", op="owners")
+    except (client.NotRunning, client.AgentError):
+        return dict.fromkeys([kind.name for kind in own if settings.reporters.load_indices], BUILTIN)
+    return dict(answer["owners"])
 
 
 class Report:
@@ -94,8 +113,6 @@ class Report:
             print("  not applicable here: all its names are shown as such")
         elif result.fault:
             self.complain(f"nothing of this run is taken: {result.fault}")
-        elif not self.lines:
-            print("  note: printed nothing")
         self.lines = 0
 
     def complain(self, text: str) -> None:
