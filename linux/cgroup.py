@@ -15,6 +15,8 @@ from xce.linux import mountinfo, proc
 
 _EVENTS = 512
 """Bytes that are read of cgroup.events, which has two short lines."""
+_HELD = 128
+"""Processes that are held at a time: there may be more of them than we may have descriptors."""
 
 
 class Cgroup(NamedTuple):
@@ -88,10 +90,16 @@ class Cgroup(NamedTuple):
         A pid read from the list may end and be given to a stranger: each is held by a pidfd, and only those
         that are still listed after that get the signal.
         """
+        pids = self.pids()
+        return sum(
+            self._signal_some(pids[begin : begin + _HELD], number) for begin in range(0, len(pids), _HELD)
+        )
+
+    def _signal_some(self, pids: list[int], number: int) -> int:
         held: dict[int, int] = {}
         sent = 0
         try:
-            for pid in self.pids():
+            for pid in pids:
                 try:
                     held[pid] = os.pidfd_open(pid)
                 except OSError:

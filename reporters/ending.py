@@ -1,10 +1,11 @@
 """Bringing a group of processes to its end: TERM, grace, KILL, and looking until nothing is left.
 
-Nothing here waits. A process that the kernel cannot kill (state D: a dead file server, a stuck driver) is
-reported once as stuck, with where in the kernel it sleeps, and looked for now and then until it is gone after
-all.
+Nothing here waits, and what cannot be done now, because descriptors are used up, is done at the next look. A
+process that the kernel cannot kill (state D: a dead file server, a stuck driver) is reported once as stuck,
+with where in the kernel it sleeps, and looked for now and then until it is gone after all.
 """
 
+import contextlib
 import signal
 from collections.abc import Callable
 from typing import Protocol
@@ -79,13 +80,14 @@ class Ending:
         self.stuck = False
         """Whether it was told that something cannot be killed."""
         self._kill_timer: Timer | None = None
+        self._timer: Timer | None = loop.call_later(0, self._look)
         if grace > 0:
-            if not self._group.signal(signal.SIGTERM):
-                self._also(signal.SIGTERM)
             self._kill_timer = loop.call_later(grace, self.kill)
+            with contextlib.suppress(OSError):
+                if not self._group.signal(signal.SIGTERM):
+                    self._also(signal.SIGTERM)
         else:
             self.kill()
-        self._timer: Timer | None = loop.call_later(0, self._look)
 
     def kill(self) -> None:
         """KILL now."""
@@ -94,8 +96,9 @@ class Ending:
         if self._killed_at is None:
             self._killed_at = self._loop.now()
             self._pause = FIRST_LOOK
-        self._group.kill()
-        self._also(signal.SIGKILL)
+        with contextlib.suppress(OSError):  # each look does it again
+            self._group.kill()
+            self._also(signal.SIGKILL)
 
     def look(self) -> None:
         """Look at once: something has ended."""
@@ -104,20 +107,33 @@ class Ending:
             self._look()
 
     def _look(self) -> None:
-        if not self._also(0) and not self._group.populated():
+        if self._empty():
             self._timer = None
             if self._kill_timer is not None:
                 self._kill_timer.cancel()
             self._on_end()
             return
-        if self._killed_at is not None:
-            # Once more: a fork may have been under way, and old kernels have no cgroup.kill.
-            self._group.kill()
-            if not self.stuck and self._loop.now() - self._killed_at >= self._patience:
-                self.stuck = True
-                self._on_stuck(describe(self._group.pids()))
         self._pause = STUCK_LOOK if self.stuck else min(self._pause * 2, LONGEST_LOOK)
         self._timer = self._loop.call_later(self._pause, self._look)
+        if self._killed_at is not None:
+            # Once more: a fork may have been under way, and old kernels have no cgroup.kill.
+            self.kill()
+            if not self.stuck and self._loop.now() - self._killed_at >= self._patience:
+                self._tell_stuck()
+
+    def _tell_stuck(self) -> None:
+        try:
+            left = describe(self._group.pids())
+        except OSError:
+            return  # told at the next look
+        self.stuck = True
+        self._on_stuck(left)
+
+    def _empty(self) -> bool:
+        try:
+            return not self._also(0) and not self._group.populated()
+        except OSError:
+            return False
 
 
 def describe(pids: list[int], proc_root: str = "/proc") -> list[Stuck]:

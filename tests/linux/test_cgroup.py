@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes import descriptors
 from tests.linux.kernel import Kernel
 from xce.linux import cgroup
 from xce.linux.cgroup import Cgroup, Inhabited
@@ -62,6 +63,16 @@ def test_a_signal_reaches_every_process_of_the_group(kernel: Kernel, group: Cgro
     kernel.until(lambda: len(group.pids()) == 3)
     assert group.signal(signal.SIGTERM) == 3
     kernel.until(lambda: ends and not group.populated())
+
+
+def test_a_signal_reaches_more_processes_than_there_are_descriptors(kernel: Kernel, group: Cgroup) -> None:
+    """A fork storm where nothing limits it: holding each at once leaves no descriptor to end it with."""
+    many = 200
+    start(kernel, group, f"for i in $(seq {many}); do sleep 60 & done; wait")
+    kernel.until(lambda: len(group.pids()) == many + 1)
+    with descriptors.allowed(150):
+        assert group.signal(signal.SIGTERM) == many + 1
+    kernel.until(lambda: not group.populated())
 
 
 def test_asking_often_gives_the_same_answers_also_after_the_group_was_made_anew(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes import descriptors
 from tests.fakes.readable import skip_unless_readable
 from tests.linux.hangfs import HangingMount
 from tests.reporters.node import ROOT, Node
@@ -52,6 +53,17 @@ def test_what_a_killed_agent_left_behind_is_ended_before_its_reporter_runs_again
     node.until(lambda: not old & {one.pid for one in node.children()})
     node.until(lambda: [group.name for group in node.group.children()] == ["reporter-busy"])  # type: ignore[union-attr]
     assert node.now("busy").cause == ""
+
+
+def test_a_run_whose_time_is_over_when_there_is_no_descriptor_is_ended_all_the_same(node: Node) -> None:
+    """It went on for ever: what could not be signalled was not looked at again."""
+    node.script("hangs", "#!/bin/sh\ntrap '' TERM\nsleep 300\n", "timeout: 0.5\ngrace: 0.1\ninterval: 60\n")
+    node.start()
+    node.until(lambda: any(one.name == "sleep" for one in node.children()))
+    with descriptors.allowed(100), descriptors.hoarded():
+        node.kernel.during(1)
+    assert node.ran("hangs").fault == "did not finish within 0.5 s"
+    node.until(lambda: node.children() == [])
 
 
 @pytest.mark.slow
