@@ -9,7 +9,7 @@ from xce.broker.cli import COMMANDS
 from xce.broker.cli.options import GOOD, Example, UsageError, carry_out
 from xce.broker.cli.options import parser as command_parser
 from xce.broker.cli.statedir import configuration_option, keep, owner_of, place_of
-from xce.broker.store import InUse, StoreError
+from xce.broker.store import Damaged, InUse, StoreError
 from xce.broker.store.files import restore
 
 SUMMARY = COMMANDS["restore"]
@@ -60,10 +60,10 @@ def _body(options: argparse.Namespace) -> int:
         raise UsageError(str(error), "end it first: systemctl stop xce-broker") from error
     except StoreError as error:
         # What the store says to do is to restore a copy: of a copy that is damaged itself it is no help.
-        words, advice, _ = (
-            str(error).replace(str(brought), str(options.file)).partition(". Bring back a copy")
-        )
-        raise UsageError(words, "nothing was changed: take another copy" if advice else "") from error
+        words, hint = str(error), ""
+        if isinstance(error, Damaged):
+            words, hint = error.what, "nothing was changed: take another copy"
+        raise UsageError(words.replace(str(brought), str(options.file)), hint) from error
     finally:
         brought.unlink(missing_ok=True)
     print(f"the store in {place.directory} is that of revision {revision} now; start the broker")

@@ -40,6 +40,11 @@ class InUse(StoreError):
 class Damaged(StoreError):
     """What is there is not what was recorded. Never answered by starting as if new."""
 
+    def __init__(self, what: str, advice: str) -> None:
+        super().__init__(f"{what}. {advice}")
+        self.what = what
+        """Without the advice."""
+
 
 class TooNew(StoreError):
     """A newer version wrote the store; nothing was changed."""

@@ -190,8 +190,8 @@ def check(connection: sqlite3.Connection, base: Path, *, known: int, at_least: i
     if last < at_least:
         head = base.with_suffix(".head")
         raise Damaged(
-            f"{base} ends at revision {last}, and {head} shows that {at_least} was recorded: facts are lost. "
-            f"Bring back a copy with 'xce-broker restore FILE', or remove {head} to go on with what is left"
+            f"{base} ends at revision {last}, and {head} shows that {at_least} was recorded: facts are lost",
+            f"Bring back a copy with 'xce-broker restore FILE', or remove {head} to go on with what is left",
         )
     return last
 
@@ -243,8 +243,9 @@ def words(error: sqlite3.Error | OSError, directory: Path) -> str:
 def damaged(base: Path, what: str) -> Damaged:
     """The error for a damaged database, with the ways out."""
     return Damaged(
-        f"{base} is damaged: {what}. Bring back a copy with 'xce-broker restore FILE'; or, accepting that "
-        "every drain, hold and key is forgotten, start once with --start-empty (the files are kept aside)"
+        f"{base} is damaged: {what}",
+        "Bring back a copy with 'xce-broker restore FILE'; or, accepting that every drain, hold and key is "
+        "forgotten, start once with --start-empty (the files are kept aside)",
     )
 
 
