@@ -124,7 +124,7 @@ class Expected(_File, frozen=True, kw_only=True):
 
 
 class PortRange(_File, frozen=True, kw_only=True):
-    """TCP and UDP ports of the host that jobs may be given."""
+    """TCP and UDP ports of the host for jobs; which of them claims may have, their profile's `ports` say."""
 
     name: str
     """Of the range."""
@@ -197,7 +197,7 @@ class Discovery(_File, frozen=True, kw_only=True):
     expected: list[Expected] = []
     """What the host should have; a mismatch holds it until it fits again."""
     ports: list[PortRange] = []
-    """Port ranges that jobs may be given."""
+    """Port ranges for jobs, to be told; claims get theirs by `ports` of their profile."""
 
 
 class AgentFile(_File, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Configured port ranges as instances, and what of them the kernel uses itself.
 
-A range is one instance with a counted capacity; which of its ports a job gets is chosen when it is prepared.
+A range is one instance that is told and not offered: claims ask for `ports`, and which they get is chosen
+when they are prepared, within what their profile allows.
 The kernel gives outgoing connections ports of its own range, and one that it has given cannot be bound.
 """
 
@@ -8,10 +9,11 @@ from collections.abc import Sequence
 
 from xce.linux import local_ports
 from xce.model.configuration import PortRange
-from xce.model.instance import Instance
+from xce.model.instance import Health, Instance
 from xce.model.message import ReportedCondition
 
 KIND = "port-range"
+_NOT_OFFERED = "only told: a claim asks for `ports`, and gets them as its profile allows"
 
 
 def instances(ranges: Sequence[PortRange], root: str = "/") -> list[Instance]:
@@ -20,6 +22,8 @@ def instances(ranges: Sequence[PortRange], root: str = "/") -> list[Instance]:
         Instance(
             id=f"ports:{one.name}",
             kind=KIND,
+            health=Health.UNAVAILABLE,
+            reason=_NOT_OFFERED,
             attributes={"first": one.first, "last": one.last},
             capacity={"ports": one.last - one.first + 1},
             notes=[words] if (words := _overlap(one, root)) else [],

@@ -7,7 +7,7 @@ import pytest
 from xce.agent.discovery import expect, ports
 from xce.linux import local_ports
 from xce.model.configuration import Expected, PortRange, Tolerance
-from xce.model.instance import Health, Instance
+from xce.model.instance import Health, Instance, ill
 
 
 def gpus(count: int, *, lost: int = 0, unknown: int = 0) -> list[Instance]:
@@ -74,6 +74,13 @@ def test_a_range_is_one_instance_with_a_count(tmp_path: Path) -> None:
     assert (one.id, one.kind, one.capacity) == ("ports:jobs", "port-range", {"ports": 1000})
     assert one.attributes == {"first": 32768, "last": 33767}
     assert one.notes == []
+    assert not ill(one)
+
+
+def test_a_range_is_not_offered_since_ports_are_asked_for_otherwise(tmp_path: Path) -> None:
+    (one,) = ports.instances([POOL], kernel(tmp_path, "40000\t60999\n"))
+    assert one.health is Health.UNAVAILABLE
+    assert "a claim asks for `ports`" in one.reason
 
 
 def test_a_range_that_the_kernel_uses_too_is_told(tmp_path: Path) -> None:
