@@ -123,8 +123,8 @@ def _cage(_settings: AgentFile) -> Iterator[Finding]:
     if os.access(cage.PROGRAM, os.X_OK):
         yield Finding("ok", "xce-cage is there")
     else:
-        line = f"{cage.PROGRAM} is missing: no reporter can be started"
-        yield Finding("problem", line, "reinstall the package xce-agent; in a checkout: ./dev setup")
+        what = "is not executable" if os.path.exists(cage.PROGRAM) else "is missing"
+        yield Finding("problem", f"{cage.PROGRAM} {what}: no reporter can be started", cage.REMEDY)
 
 
 def _reporters(settings: AgentFile) -> Iterator[Finding]:

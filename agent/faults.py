@@ -68,7 +68,9 @@ class Faults:
         for about, text in self.all().items():
             log.fault(about, text, now)
         if daemon.crew is not None:
-            log.faults("reporter ", daemon.crew.troubles(), now, daemon.crew.lasting())
+            log.faults(
+                "reporter ", daemon.crew.troubles(), now, daemon.crew.lasting(), right=daemon.node.states
+            )
         if daemon.claims is not None:
             held = daemon.claims.holdings
             log.faults("binding ", held.troubles(), now, right=held.ready())

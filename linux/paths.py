@@ -111,12 +111,14 @@ def _check(here: str, found: os.stat_result, trusted: Collection[int]) -> None:
         raise NotTrustedError(here, "is a symbolic link")
     if found.st_uid not in trusted:
         allowed = " or ".join(str(uid) for uid in sorted(trusted))
-        raise NotTrustedError(here, f"is owned by uid {found.st_uid}, not by {allowed}")
+        why = f"is owned by uid {found.st_uid}, not by {allowed}: chown it"
+        raise NotTrustedError(here, why)
     # Access control lists show in the group bits, which are their mask.
     writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if writable and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
         who = "everybody" if writable & stat.S_IWOTH else "its group"
-        raise NotTrustedError(here, f"is writable by {who} (mode {stat.S_IMODE(found.st_mode):04o})")
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        raise NotTrustedError(here, f"is writable by {who} (mode {mode}): chmod go-w it")
 
 
 def written_by_others(path: str) -> str:

@@ -19,7 +19,9 @@ from xce.reporters.frame import escape
 
 SCRIPT_FD = 9
 PROGRAM = os.path.join(os.path.dirname(__file__), "xce-cage")
-"""Compiled by `./dev setup`, or with the packages."""
+"""Compiled by `./dev setup`, by pip, or with the packages."""
+REMEDY = "install xce-agent again; in a clone, ./dev setup makes it"
+"""What to do when it is not there, or not executable."""
 CAGE_BROKEN, NOT_EXECUTED = 125, 126
 """Exit statuses of it: the cage could not be entered; the script could not be executed."""
 ELIM_ABORT = 97

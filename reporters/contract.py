@@ -212,7 +212,8 @@ def _type_of(name: str, context: Context) -> tuple[ResourceType | None, str]:
     if kind is None and plain in context.waiting:
         return None, f"its type, declared in {context.waiting[plain]}, waits for the broker to let it in"
     if kind is None:
-        return None, f"{NO_TYPE}: declare it in resources.yaml or under 'types:' in NAME.yaml"
+        own = "NAME.yaml" if context.external else f"{context.reporter}.yaml"
+        return None, f"{NO_TYPE} (declare it in resources.yaml, or under 'types:' in {own})"
     if problem := _scope_problem(kind, where if at else None, context):
         return None, problem
     return kind, ""

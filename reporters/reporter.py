@@ -6,6 +6,7 @@ is room for a start is the supervisor's to say (`Shared.ready`); what a run coun
 `verdict.py`'s, what others see of all this `show.py`'s.
 """
 
+import os
 from collections.abc import Sequence
 
 from xce.linux.loop import Timer
@@ -293,8 +294,10 @@ class Reporter:
 
     def _not_started(self, error: OSError | ValueError) -> None:
         what = error.strerror if isinstance(error, OSError) else str(error)
-        where = escape(str(getattr(error, "filename", None) or self.candidate.path))
-        verdict = self._newest.not_started(self.runs, self.candidate, f"cannot start it: {where}: {what}")
+        where = os.fsdecode(getattr(error, "filename", None) or self.candidate.path)
+        way_out = f": {cage.REMEDY}" if where == cage.PROGRAM else ""
+        why = f"cannot start it: {escape(where)}: {what}{way_out}"
+        verdict = self._newest.not_started(self.runs, self.candidate, why)
         self._shared.look_again()
         self._settle(verdict)
 

@@ -12,7 +12,7 @@ from xce.broker.cli.select import require, selector
 from xce.model.supply import HostState
 
 SUMMARY = COMMANDS["hosts"]
-TROUBLE_CHARS = 60
+TROUBLES, TROUBLE_CHARS = 3, 60
 ABOUT = """
 A host is usable when its state is `available` and it has no holds. Down is not drained: `lost` means that its
 agent is silent, `draining` that somebody wants it so. INSTANCES counts its devices by kind and, where not all
@@ -118,7 +118,8 @@ def _readings(presences: dict[str, int]) -> str:
 
 def reporters(row: views.HostRow) -> str:
     """The beginning of each trouble: one host is one line, and `--json` has all of it."""
-    trouble = [f"{name} {_beginning(text)}" for name, text in sorted(row.trouble.items())]
+    trouble = [f"{name} {_beginning(text)}" for name, text in sorted(row.trouble.items())[:TROUBLES]]
+    trouble += [f"{len(row.trouble) - TROUBLES} more"] if len(row.trouble) > TROUBLES else []
     return "; ".join(trouble) or f"{len(row.reporters)} good"
 
 

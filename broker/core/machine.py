@@ -400,7 +400,9 @@ class Broker:
         """End what a key was used for. Its host is lost, unless it has another key to come back with."""
         hosts = self.state.hosts.of_key(change.public)
         for peer in [peer for peer in self.state.peers if peer.key == change.public]:
-            self.state.refuse(peer, "role", f"this key was revoked: {change.reason}", retry_s=60)
+            # Not counted: a revocation, or the end of a token that has served, is not somebody at the door.
+            words = f"this key was revoked: {change.reason}"
+            self.state.send(peer, m.Refused(code="role", message=words, retry_s=60))
             self.links.leave(peer)
         for host in hosts:
             self.links.silent(host, f"its key was revoked: {change.reason}")

@@ -52,7 +52,9 @@ def about(order: m.Order) -> str:
         case m.HoldRelease():
             return f"{order.location}: {order.owner}"
         case m.PoolSet():
-            return f"{order.pool} {order.resource} base={order.base} borrowed={order.borrowed}"
+            amounts = {"base": order.base, "borrowed": order.borrowed}
+            said = [f"{name}={amount:g}" for name, amount in amounts.items() if amount is not None]
+            return " ".join([order.pool, order.resource, *said])
         case m.HostDrain() | m.HostRelease():
             return f"{order.host}: {order.reason}"
         case m.HostAdd() | m.HostAdmit() | m.HostUndrain():

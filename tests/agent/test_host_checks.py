@@ -367,6 +367,9 @@ def test_a_cage_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         "problem",
         f"{tmp_path}/xce-cage is missing: no reporter can be started",
     )
+    (tmp_path / "xce-cage").touch(mode=0o644)
+    (barred,) = checks._cage(AgentFile())
+    assert barred.text == f"{tmp_path}/xce-cage is not executable: no reporter can be started"
 
 
 def test_a_configured_directory_that_is_no_control_group_is_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from xce.broker import cli, views
@@ -76,6 +77,8 @@ def test_a_host_in_trouble_is_one_line_that_can_be_read() -> None:
         instances={},
     )
     assert reporters(row) == f"a backoff: exit status 3; b waiting: line 1: {'x' * 42}…"
+    many = msgspec.structs.replace(row, trouble=dict.fromkeys("abcdef", "backoff"))
+    assert reporters(many) == "a backoff; b backoff; c backoff; 3 more"
 
 
 def test_who_plays_a_provider_at_the_local_socket_is_told_to_name_it(tmp_path: Path, capsys: Output) -> None:

@@ -339,6 +339,7 @@ def test_a_key_can_be_added_listed_and_revoked_and_its_connection_is_cut() -> No
     refusal = world.got("node1", m.Refused)[-1]
     assert "this key was revoked: stolen" in refusal.message
     assert world.peers["node1"].cut
+    assert "refused.role" not in world.ask(admin, m.StatusRequest(id="s")).counters, "nobody has come with it"
     listed = {key.public: key.revoked for key in world.ask(admin, m.KeysRequest(id="3")).keys}
     assert listed[public] == "stolen"
     answer = world.ask(admin, m.KeyAdd(id="4", name="node1", role="agent", public=public))
@@ -423,6 +424,13 @@ def test_every_order_leaves_a_line_in_the_audit() -> None:
     )
     assert (done.op_id, done.result, done.revision) == ("op1", "ok", world.facts[-1].revision)
     assert (failed.op_id, failed.result, failed.revision) == ("op2", "not-found", 0)
+
+
+def test_the_audit_names_what_was_set_of_a_pool_and_nothing_else() -> None:
+    world = World(files=pools_site())
+    admin = world.peer("alice", "admin")
+    world.ask(admin, m.PoolSet(id="1", pool="matlab", resource="lic", base=20))
+    assert world.audit()[-1].target == "matlab lic base=20"
 
 
 def test_a_disk_that_does_not_answer_is_named_by_the_status_and_in_the_log_until_it_does() -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.project import tree
 
+CAGE = "xce/reporters/xce-cage"
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
@@ -38,7 +40,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_a_wheel_holds_exactly_the_files_of_the_rooms(wheel: zipfile.ZipFile) -> None:
-    wanted = {f"xce/{path}" for path in tree.tracked(*tree.ROOMS)}
+    wanted = {f"xce/{path}" for path in tree.tracked(*tree.ROOMS)} | {CAGE}
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == wanted
 
 
@@ -46,6 +48,17 @@ def test_programs_stay_executable_in_the_wheel(wheel: zipfile.ZipFile) -> None:
     programs = [path for path in tree.tracked(*tree.ROOMS) if os.access(tree.ROOT / path, os.X_OK)]
     modes = {path: wheel.getinfo(f"xce/{path}").external_attr >> 16 for path in programs}
     assert [str(path) for path, mode in modes.items() if not mode & stat.S_IXUSR] == []
+
+
+def test_a_wheel_brings_the_cage_compiled_and_says_that_it_is_for_one_kind_of_machine(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    program = tmp_path / "xce-cage"
+    program.write_bytes(wheel.read(CAGE))
+    program.chmod(wheel.getinfo(CAGE).external_attr >> 16)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr[:9]) == (125, "xce-cage:")
+    assert str(wheel.filename).endswith(f"-py3-none-linux_{os.uname().machine}.whl")
 
 
 def test_the_pinned_versions_satisfy_the_declared_dependencies() -> None:

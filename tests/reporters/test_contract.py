@@ -88,7 +88,10 @@ def test_a_value_that_does_not_fit_is_refused_alone_and_says_why(
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nobody", "no such resource type: declare it in resources.yaml or under 'types:' in NAME.yaml"),
+        (
+            "nobody",
+            "no such resource type (declare it in resources.yaml, or under 'types:' in disk.yaml)",
+        ),
         ("\ufeffgb", "not a name: starts with a byte-order mark"),
         ("a b", "not a name: letters, digits and _ only"),
         ("", "not a name: is empty"),

@@ -116,17 +116,19 @@ def test_what_others_may_write_is_refused_with_the_element_at_fault(place: Path,
     put(place / "free.yaml", "interval: 7\n", 0o644)
     (place / victim).chmod(0o777)
     problem = one(place).problem
-    assert problem == f"{(place / victim).resolve()} is writable by everybody (mode 0777)"
+    at_fault = (place / victim).resolve()
+    assert problem == f"{at_fault} is writable by everybody (mode 0777): chmod go-w it"
 
 
 @pytest.mark.skipif(not ROOT, reason="needs root to give files away")
 def test_what_belongs_to_somebody_else_is_refused(place: Path) -> None:
     """C-REP-10."""
     os.chown(put(place / "free"), 1000, 1000)
-    assert one(place).problem == f"{place}/free is owned by uid 1000, not by 0"
+    free = place / "free"
+    assert one(place).problem == f"{free} is owned by uid 1000, not by 0: chown it"
     os.chown(place / "free", 0, 0)
     os.chown(put(place / "free.yaml", "interval: 7\n", 0o644), 1000, 1000)
-    assert one(place).problem == f"{place}/free.yaml is owned by uid 1000, not by 0"
+    assert one(place).problem == f"{free}.yaml is owned by uid 1000, not by 0: chown it"
 
 
 def test_an_unchanged_file_is_not_read_again_and_a_touch_changes_nothing(place: Path) -> None:

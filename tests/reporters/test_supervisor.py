@@ -8,7 +8,7 @@ import pytest
 
 from tests.reporters.node import ROOT, Node
 from xce.linux.reaper import Exit
-from xce.reporters import directory, supervisor
+from xce.reporters import cage, directory, supervisor
 from xce.reporters.oneshot import UNWATCHED
 
 GOOD = "#!/bin/sh\necho '{\"free\": 5}'\n"
@@ -472,6 +472,24 @@ def test_a_link_in_place_of_a_reporters_own_directory_is_not_followed(node: Node
     home.unlink()
     node.supervisor.reset("writes")
     node.reaches("writes", "waiting")
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_without_its_cage_no_script_is_started_and_the_cause_names_the_way_out(
+    node: Node, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    missing = node.base / "xce-cage"
+    if there:
+        missing.touch(mode=0o644)
+    monkeypatch.setattr(cage, "PROGRAM", str(missing))
+    node.script("free", GOOD)
+    node.start(interval=0.2)
+    node.reaches("free", "backoff")
+    why = "Permission denied" if there else "No such file or directory"
+    assert node.now("free").cause == f"cannot start it: {missing}: {why}: {cage.REMEDY}"
+    monkeypatch.undo()
+    node.supervisor.reset("free")
+    node.reaches("free", "waiting")
 
 
 def test_a_directory_that_is_no_control_group_is_not_used_as_one(tmp_path: Path) -> None:

@@ -172,6 +172,18 @@ def test_a_reporter_s_fault_is_logged_when_it_begins_and_when_it_ends(site: Site
     assert len(told) == 2
 
 
+def test_a_reporter_that_is_taken_away_with_its_fault_is_not_said_to_be_all_right(site: Site) -> None:
+    agent = site.agent("node1")
+    site.broker.start()
+    agent.script("sick", "#!/bin/sh\nexit 3\n")
+    agent.start()
+    site.until(lambda: agent.reporter("sick").get("failures", 0) >= 1)
+    (agent.folder / "reporters.d/sick").unlink()
+    site.until(lambda: not agent.reporter("sick"))
+    time.sleep(0.3)
+    assert "all right again" not in agent.log.read_text()
+
+
 def test_a_reporter_that_is_left_alone_is_logged_though_its_fault_was_known(site: Site) -> None:
     agent = site.agent("node1")
     agent.settings["reporters"] |= {"interval": 1, "failures_to_quarantine": 2}

@@ -64,8 +64,8 @@ def run(argv: Sequence[str]) -> int:
         seconds = (own.interval or settings.reporters.interval) + (own.timeout or settings.reporters.timeout)
     trial.run(runs=runs, at_most_s=seconds)
     if report.unknown and not trial.types.learned:
-        words = f"no types in {settings.state_directory}: this host has not heard them yet"
-        print(f"note: the cluster's resources.yaml is not known here ({words})")
+        words = f"none were heard from a broker: {settings.state_directory} has no file of them"
+        print(f"note: no types but the built-in ones are known here ({words})")
     if trial.refused:
         report.complain(f"not started: {trial.refused}")
     elif not report.lines and candidate.settings.mode != "one-shot":
