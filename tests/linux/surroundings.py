@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -29,3 +30,10 @@ def need_device(path: str) -> None:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
         pytest.skip(f"needs {path}: {error.strerror}")
+
+
+def tun(path: Path) -> str:
+    """A file of a device that opens anywhere, of which nobody has need; or the test is skipped."""
+    os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(10, 200))
+    need_device(str(path))
+    return str(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.prepare.world import FULL_ASK, OTHER, OWN, World
+from tests.prepare.world import DENIED, FULL_ASK, OTHER, OWN, World
 from xce.model.claim import Ask, BindingState, PortsAsk
 
 pytestmark = pytest.mark.root
@@ -17,7 +17,7 @@ def test_one_of_every_kind_is_ready_and_then_gone(world: World) -> None:
     assert (report.state, report.reason) == (BindingState.READY, "")
     assert world.opened(report.binding, OWN, OTHER, "/dev/null") == [
         "ok",
-        "Operation not permitted",
+        DENIED,
         "ok",
     ]
     variables = world.variables(report.binding)
@@ -34,7 +34,7 @@ def test_one_of_every_kind_is_ready_and_then_gone(world: World) -> None:
 def test_a_claim_for_nothing_is_ready_at_once(world: World) -> None:
     report = world.bind(Ask())
     assert report.state is BindingState.READY
-    assert world.opened(report.binding, OWN) == ["Operation not permitted"]
+    assert world.opened(report.binding, OWN) == [DENIED]
     world.release(report.binding)
     assert world.leftovers() == []
 
@@ -68,4 +68,4 @@ def test_what_goes_with_devices_of_any_kind_goes_with_none_else(world: World) ->
     world.restart()
     with_one, without = world.bind(Ask(), cards=["full"]), world.bind(Ask())
     assert world.opened(with_one.binding, OTHER) == ["ok"]
-    assert world.opened(without.binding, OTHER) == ["Operation not permitted"]
+    assert world.opened(without.binding, OTHER) == [DENIED]

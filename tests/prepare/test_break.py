@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.prepare.world import FULL_ASK, OTHER, OWN, World
+from tests.prepare.world import DENIED, FULL_ASK, OTHER, OWN, World
 from xce.model.claim import Ask, BindingState, Consumer, SharedAsk
 from xce.prepare.execute import Refused
 from xce.prepare.group import PREFIX
@@ -47,7 +47,7 @@ def test_a_consumer_of_any_name_stays_in_its_place(world: World, name: str) -> N
     report = world.bind(FULL_ASK, cards=["full"], consumer=consumer)
     assert report.state is READY, report.reason
     assert len(world.group.children()) == 1
-    assert world.opened(report.binding, OWN, OTHER) == ["ok", "Operation not permitted"]
+    assert world.opened(report.binding, OWN, OTHER) == ["ok", DENIED]
     world.restart()
     assert world.settled(report.binding).state is READY
     assert world.release(report.binding).state is RELEASED

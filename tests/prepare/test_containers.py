@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +11,12 @@ import pytest
 
 from tests.linux import engine
 from tests.linux.podman import Podman
+from tests.linux.surroundings import tun
 from tests.prepare.world import FULL_ASK, World
 from xce.model.claim import Ask, BindingState, MountAsk
 from xce.model.instance import Instance
 
 pytestmark = pytest.mark.root
-TUN = os.makedev(10, 200)
-"""A device that opens anywhere, of which nobody has need."""
 
 
 @pytest.fixture(params=[lambda: "", engine.newer], ids=["of this machine", "newer"])
@@ -31,12 +29,7 @@ def podman(tmp_path: Path, world: World, request: pytest.FixtureRequest) -> Iter
 @pytest.fixture
 def card(tmp_path: Path, world: World) -> str:
     """An instance with a device file that can be in a container."""
-    path = str(tmp_path / "card")
-    os.mknod(path, stat.S_IFCHR | 0o666, TUN)
-    try:
-        os.close(os.open(path, os.O_RDWR))
-    except OSError as error:
-        pytest.skip(f"device 10:200 cannot be opened here: {error.strerror}")
+    path = tun(tmp_path / "card")
     profile = msgspec.structs.replace(world.settings.profiles["default"], device_paths=[path])
     world.settings = msgspec.structs.replace(world.settings, profiles={"default": profile})
     world.instances["card-tun"] = Instance(id="card-tun", kind="card", attributes={"device_files": [path]})

@@ -98,18 +98,22 @@ def test_c_csi_06_a_link_in_the_volume_leads_nowhere(csi: CsiWorld, path: str) -
     assert csi.leftovers() == []
 
 
+def from_a_file_service(csi: CsiWorld, point: Path, remote_s: float) -> tuple[HangingMount, str]:
+    """A FUSE file system that the plugin publishes, and a binding that has it."""
+    point.mkdir()
+    served = HangingMount(point, after=0.01)
+    csi.settings = msgspec.structs.replace(csi.settings, probe_s=0.05, remote_s=remote_s)
+    csi.stop()
+    csi.start()
+    csi.plugin.control(stage="nothing", source=str(point))
+    return served, ready(csi)
+
+
 def test_c_csi_07_a_volume_whose_file_service_is_dead_is_told_and_can_be_released(
     csi: CsiWorld, tmp_path: Path
 ) -> None:
     """The plugin publishes a FUSE file system; its server ends while a job has the volume."""
-    point = tmp_path / "served"
-    point.mkdir()
-    served = HangingMount(point, after=0.01)
-    csi.settings = msgspec.structs.replace(csi.settings, probe_s=0.05, remote_s=5)
-    csi.stop()
-    csi.start()
-    csi.plugin.control(stage="nothing", source=str(point))
-    binding = ready(csi)
+    served, binding = from_a_file_service(csi, tmp_path / "served", remote_s=5)
     assert [mount.kind for mount in csi.at(str(csi.place_of(binding)))] == ["fuse"]
     csi.executor.check()
     assert csi.report(binding).note == ""
@@ -122,14 +126,7 @@ def test_c_csi_07_a_volume_whose_file_service_hangs_under_a_job_holds_nobody_els
     csi: CsiWorld, tmp_path: Path
 ) -> None:
     """It is told; others come and go meanwhile; its own release waits, and ends once it answers again."""
-    point = tmp_path / "served"
-    point.mkdir()
-    served = HangingMount(point, after=0.01)
-    csi.settings = msgspec.structs.replace(csi.settings, probe_s=0.05, remote_s=1)
-    csi.stop()
-    csi.start()
-    csi.plugin.control(stage="nothing", source=str(point))
-    binding = ready(csi)
+    served, binding = from_a_file_service(csi, tmp_path / "served", remote_s=1)
     csi.plugin.control()
     served.hang()
     csi.until(lambda: "does not answer" in csi.report(binding).note)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.prepare import machine
 from tests.prepare.test_ports import listener
-from tests.prepare.world import FULL_ASK, OTHER, OWN, World, number
+from tests.prepare.world import DENIED, FULL_ASK, OTHER, OWN, World, number
 from xce.linux import bpf, mountapi, mountinfo
 from xce.model.claim import Ask, BindingState, Condition, Consumer
 from xce.model.instance import Instance
@@ -23,7 +23,6 @@ from xce.prepare.filter import program_name
 
 pytestmark = pytest.mark.root
 
-DENIED = "Operation not permitted"
 OWN_AND_OTHER = (OWN, OTHER)
 OLD = pytest.mark.parametrize("world", [{"mechanisms": ["v1"]}], indirect=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.prepare.world import FULL_ASK, OTHER, OWN, World
+from tests.prepare.world import DENIED, FULL_ASK, OTHER, OWN, World
 from xce.linux import mountapi, syscalls
 from xce.model.claim import Ask, BindingState, MountAsk
 from xce.prepare.execute import Known, Refused
@@ -262,7 +262,7 @@ def test_c_sta_01_with_an_emptied_state_file_ready_bindings_are_known_or_nothing
             world.bind(Ask(), cards=[card])
     with pytest.raises(Refused, match="recovering"):
         world.release(one.binding)
-    assert world.opened_in("job-b1", OWN, OTHER) == ["ok", "Operation not permitted"]
+    assert world.opened_in("job-b1", OWN, OTHER) == ["ok", DENIED]
 
 
 @pytest.mark.root

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.prepare.world import FULL_ASK, OTHER, OWN, Disk, World
+from tests.prepare.world import DENIED, FULL_ASK, OTHER, OWN, Disk, World
 from xce.model.claim import Ask, BindingState, MountAsk, SharedAsk
 from xce.model.instance import Health, Instance
 from xce.prepare.entry import StepState
@@ -123,7 +123,7 @@ def test_c_sta_05_after_a_reboot_nothing_is_ready_by_the_record_alone(world: Wor
     assert world.settled(one.binding).state is READY
     assert world.report(one.binding).ports == one.ports
     assert kept.read_text() == "precious"
-    assert world.opened(one.binding, OWN, OTHER) == ["ok", "Operation not permitted"]
+    assert world.opened(one.binding, OWN, OTHER) == ["ok", DENIED]
     failed = world.settled(two.binding)
     assert (failed.state, failed.reason) == (FAILED, "instance card-zero is not on this node now")
     world.release(one.binding)

@@ -165,6 +165,16 @@ def test_what_is_kept_goes_when_its_time_is_over(world: World) -> None:
     assert world.journal.kept == {}
 
 
+def stays_for_an_hour(world: World) -> None:
+    """From now on, give or take what has passed meanwhile, and no longer."""
+    world.ahead += 3500
+    world.executor.advance()
+    assert len(tree(world)) == 5
+    world.ahead += 101
+    world.until(lambda: not tree(world))
+    assert world.journal.kept == {}
+
+
 @pytest.mark.parametrize("hours", [9, 24 * 365 * 56, -9])
 def test_a_clock_that_is_set_does_not_end_the_time_of_what_is_kept(world: World, hours: int) -> None:
     """It was wrong before, or is now; and with the wrong clock it is not kept for ever either."""
@@ -176,12 +186,7 @@ def test_a_clock_that_is_set_does_not_end_the_time_of_what_is_kept(world: World,
     steps[0] += 3600 * hours
     world.executor.advance()
     world.restart()
-    world.ahead += 3500
-    world.executor.advance()
-    assert len(tree(world)) == 5
-    world.ahead += 101
-    world.until(lambda: not tree(world))
-    assert world.journal.kept == {}
+    stays_for_an_hour(world)
 
 
 @pytest.mark.parametrize("hours", [9, 24 * 365 * 56, -9])
@@ -200,12 +205,7 @@ def test_a_clock_that_is_set_while_the_agent_is_away_does_not_end_it_either(
     steps[0] += 3600 * hours
     (world.reboot if boots else world.restart)()
     world.executor.advance()
-    world.ahead += 3500
-    world.executor.advance()
-    assert len(tree(world)) == 5
-    world.ahead += 101
-    world.until(lambda: not tree(world))
-    assert world.journal.kept == {}
+    stays_for_an_hour(world)
 
 
 def test_the_time_in_which_a_host_was_off_does_not_count(world: World) -> None:

@@ -31,7 +31,7 @@ from tests.prepare.points import (
     worlds,
 )
 from tests.prepare.test_journal import as_killed
-from tests.prepare.world import FULL_ASK, OTHER, OWN, World
+from tests.prepare.world import DENIED, FULL_ASK, OTHER, OWN, World
 from xce.linux.cgroup import Cgroup
 from xce.model.claim import ENDED, Ask
 from xce.prepare.execute import Known, Refused
@@ -40,7 +40,6 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 FEWER = 2
 """Points than elsewhere: each is passed with every file and every damage."""
-DENIED = "Operation not permitted"
 
 
 def files_of(world: World) -> list[str]:

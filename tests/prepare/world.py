@@ -41,6 +41,8 @@ ALICE = User("alice", 4711, 4711)
 USERS = {"alice": ALICE, "bob": User("bob", 4712, 4712)}
 BASE = ["c *:* m", "b *:* m", "c 1:3 rwm", "c 1:8 rwm", "c 1:9 rwm"]
 OWN, OTHER = terminal(), terminal()
+DENIED = "Operation not permitted"
+"""What a process gets that opens a device which its filter does not let it."""
 INSTANCES = {
     "card-full": Instance(id="card-full", kind="card", attributes={"device_files": [OWN]}),
     "card-zero": Instance(id="card-zero", kind="card", attributes={"device_files": [OTHER]}),

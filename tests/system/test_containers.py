@@ -5,7 +5,6 @@ Both take the claim by its CDI file.
 
 import json
 import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from tests.linux import engine
 from tests.linux.containerd import EXITED, RUNNING, Containerd
 from tests.linux.podman import Podman
+from tests.linux.surroundings import tun
 from tests.system.harness import AgentProgram, Site
 from tests.system.test_claims import bindings_of, ended, node, place, ready, until_there
 from tests.system.test_claims_killed import left, prepare_folders
@@ -29,9 +29,6 @@ pytestmark = [
     pytest.mark.system,
     pytest.mark.skipif(os.geteuid() != 0, reason="cgroups and device filters need root"),
 ]
-
-TUN = os.makedev(10, 200)
-"""A device that opens anywhere, of which nobody has need."""
 ASK = Ask(
     instances=[InstanceAsk(kind="card")],
     mounts=[MountAsk(name="input", source="data", read_only=True)],
@@ -57,13 +54,7 @@ def seen(binding: str) -> list[str]:
 
 @pytest.fixture
 def card(tmp_path: Path) -> str:
-    path = str(tmp_path / "card")
-    os.mknod(path, stat.S_IFCHR | 0o666, TUN)
-    try:
-        os.close(os.open(path, os.O_RDWR))
-    except OSError as error:
-        pytest.skip(f"device 10:200 cannot be opened here: {error.strerror}")
-    return path
+    return tun(tmp_path / "card")
 
 
 @pytest.fixture
