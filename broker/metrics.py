@@ -143,7 +143,7 @@ def _of_reporters(tally: Tally) -> Iterator[Metric]:
     for field, text in (
         ("runs", "runs"),
         ("failures", "runs that failed"),
-        ("overruns", "runs that were ended at their deadline"),
+        ("overruns", "turns that were missed because a run was still going on"),
         ("refused", "values refused in the last runs"),
         ("abandoned", "children that cannot be killed"),
     ):

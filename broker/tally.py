@@ -97,7 +97,11 @@ class Tally:
         for reporter, state in view.reporters.items():
             self.reporters[reporter, state.state] += 1
             for field in _SUMS:
-                self.sums[field][reporter] += getattr(state, field)
+                sums, one = self.sums[field], getattr(state, field)
+                # An external reporter is one program, shown at each of its places.
+                sums[reporter] = (
+                    sums[reporter] + one if kind is LocationKind.HOST else max(sums[reporter], one)
+                )
             if state.state not in GOOD_REPORTERS:
                 if len(self.troubled) < TROUBLED:
                     self.troubled.append((key, reporter, state.state))

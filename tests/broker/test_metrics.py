@@ -116,6 +116,17 @@ def test_reporters_are_summed_by_name_and_those_in_trouble_named_with_their_plac
     assert found["xce_holds", "reporter:health"] == 2
 
 
+def test_an_external_reporter_counts_once_however_many_places_it_reports_on() -> None:
+    tally = Tally()
+    state = ReporterState(state="waiting", runs=5, refused=2)
+    for place in ("pool:matlab", "pool:cfd", "group:rack1"):
+        view = LocationView(source=Source.CONFIG, state="available", reporters={"licences/lic": state})
+        tally.count(place, view)
+    assert tally.sums["runs"] == {"licences/lic": 5}
+    assert tally.sums["refused"] == {"licences/lic": 2}
+    assert tally.reporters["licences/lic", "waiting"] == 3
+
+
 def test_a_pool_has_its_amounts_and_what_is_reported() -> None:
     tally = Tally()
     tally.count("pool:lic", POOL)
