@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reporters.node import ROOT, Node
-from xce.linux import cgroup
+from tests.reporters.node import Node
 from xce.linux.cgroup import Cgroup
 from xce.linux.reaper import Exit
 from xce.linux.spawn import spawn
@@ -59,16 +58,14 @@ def test_a_group_that_somebody_has_made_anew_gets_its_limits_again(limited: Node
 
 
 @pytest.fixture
-def unit(node: Node) -> Iterator[Cgroup]:
+def unit(limited: Node) -> Iterator[Cgroup]:
     """A group that is delegated as systemd does it: with controllers, and a process in it."""
-    own = cgroup.own()
-    if not ROOT or own is None or not own.enable(set(CONTROLLERS)) >= CONTROLLERS:
-        pytest.skip("needs root in a version 2 group that can hand on the pids and memory controllers")
-    unit = own.child(f"xce-unit-{node.base.name}")
+    assert limited.group is not None
+    unit = limited.group.parent().child(f"xce-unit-{limited.base.name}")
     unit.create()
     yield unit
     unit.kill()
-    node.until(unit.remove)
+    limited.until(unit.remove)
 
 
 def test_an_agent_that_has_its_group_to_itself_moves_aside_so_that_limits_work(

@@ -1,4 +1,4 @@
-"""Claims where the kernel has what this one lacks: project quotas, controllers of version 2, RDMA, a reboot.
+"""What needs a kernel that has what this one lacks: project quotas, controllers of version 2, RDMA, a reboot.
 
 Tests that run here too, as far as they can, and those of guest.py, in one machine; then its power is lost,
 and another boots with its disk. XCE_TEST_FULL=1 adds the crash matrix of a project quota: two minutes.
@@ -30,6 +30,11 @@ run() { # run NAME ARGUMENTS: pytest
     echo "begin $1"; shift
     python3 -m pytest -p no:cacheprovider --basetemp /tmp/tests -v --durations=8 "$@" || true
 }
+alone() { # the same, with a control group to itself, as a unit has one
+    echo "begin $1"; mkdir "/sys/fs/cgroup/$1"
+    sh -c 'echo 0 >"/sys/fs/cgroup/$0/cgroup.procs"
+        exec python3 -m pytest -p no:cacheprovider --basetemp /tmp/tests -v "$@"' "$@" || true
+}
 # Without the conftest of all, which wants hypothesis: to load that takes ten seconds here.
 few() { run "$@" --noconftest -p no:hypothesispytest; }
 """
@@ -47,11 +52,12 @@ few quotas tests/prepare/test_quota.py \\
 {MATRIX}
 export XCE_TEST_WITHIN_S=120 # emulated, and perhaps beside others
 run product tests/system/test_claims.py -k made_true_on_the_node
+alone limits tests/reporters/test_controllers.py
 few reboot tests/vm/guest.py -k before
 """
 )
 SECOND = START + "disk; few rebooted tests/vm/guest.py -k after\n"
-RUNS = {"guest": 2, "quotas": 17, "product": 1, "rebooted": 1} | ({"matrix": 2} if FULL else {})
+RUNS = {"guest": 2, "quotas": 17, "product": 1, "limits": 4, "rebooted": 1} | ({"matrix": 2} if FULL else {})
 """How many tests there are in each."""
 
 
