@@ -10,8 +10,8 @@ after a protocol error): `LinkEvent.final` says so, and the owner closes it and 
 
 import errno
 import ipaddress
-import os
 import random
+import socket
 import struct
 import weakref
 from collections.abc import Iterator
@@ -29,11 +29,10 @@ FROM_BROKER_BYTES = 64 << 20
 CONNECT_TIMEOUT_MS = 5_000
 HANDSHAKE_TIMEOUT_MS = 10_000
 KEEPALIVE_S, KEEPALIVE_PROBES = 15, 3
-RETRY_S = (0.5, 8.0)
-"""A link's own first retry interval is drawn from this span, so that thousands do not come back at once: no
-second should see more than a quarter of them, with those that tried too early and come a second time.
-"""
+RETRY_S = (0.1, 0.5)
+"""A link's own first retry interval is drawn from this span."""
 LONGEST_RETRY_S = 15.0
+"""After many attempts; of a link that begins with a short interval four times that."""
 
 _EVENTS = (
     zmq.EVENT_CONNECT_DELAYED
@@ -59,6 +58,7 @@ class LinkState(StrEnum):
     NOT_A_BROKER = "no XCE broker at this address"
     NO_ANSWER = "nobody answers"
     NO_NAME = "name does not resolve"
+    NO_ROUTE = "no route"
     DISCONNECTED = "disconnected"
 
 
@@ -74,6 +74,7 @@ HINTS = {
     "xce-broker key add FILE.pub; one that was revoked stays so: make another",
     LinkState.WRONG_KEY: "copy /etc/xce/keys/broker.pub from the broker's host",
     LinkState.NOT_A_BROKER: "check the address, and that keys are given for tcp://",
+    LinkState.NO_ROUTE: "is the network up, and the address right? ip route get ADDRESS",
     LinkState.NO_NAME: "check its spelling, and with: getent hosts NAME",
     LinkState.NO_ANSWER: "is xce-broker running there, and the port open? systemctl status xce-broker",
 }
@@ -225,18 +226,29 @@ class Dealer:
                 text = f"broker's key does not match: {self.endpoint} closed the link during the key exchange"
                 return LinkEvent(LinkState.WRONG_KEY, text)
             case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-                text = f"{self.endpoint} did not finish the handshake: {os.strerror(value)}"
-                return LinkEvent(LinkState.NOT_A_BROKER, text)
-            case zmq.EVENT_DISCONNECTED if self._state in {LinkState.READY, LinkState.CONNECTED}:
+                return self._not_greeted()
+            case zmq.EVENT_DISCONNECTED if self._state is LinkState.CONNECTED:
+                return self._not_greeted()
+            case zmq.EVENT_DISCONNECTED if self._state is LinkState.READY:
                 return LinkEvent(LinkState.DISCONNECTED, f"link to {self.endpoint} is down, trying again")
-            case zmq.EVENT_CONNECT_RETRIED if not lost and not tried and (name := _name_in(self.endpoint)):
-                # libzmq looks names up by itself, and does not tell more than this.
-                text = f"cannot reach {self.endpoint}: the name {name} does not resolve, trying again"
-                return LinkEvent(LinkState.NO_NAME, text)
             case zmq.EVENT_CONNECT_RETRIED if not lost:
-                return LinkEvent(LinkState.NO_ANSWER, f"nobody answers at {self.endpoint}, trying again")
+                return self._not_reached(tried=tried)
             case _:
                 return None
+
+    def _not_greeted(self) -> LinkEvent:
+        """The connection ended, or nothing came over it, before keys were exchanged."""
+        words = "takes connections and does not answer like an XCE broker: something else, or it hangs"
+        return LinkEvent(LinkState.NOT_A_BROKER, f"{self.endpoint} {words}")
+
+    def _not_reached(self, *, tried: bool) -> LinkEvent:
+        """An attempt has failed. libzmq does not tell why; names it looks up by itself."""
+        if not tried and (name := _name_in(self.endpoint)):
+            text = f"cannot reach {self.endpoint}: the name {name} does not resolve, trying again"
+            return LinkEvent(LinkState.NO_NAME, text)
+        if _no_route(self.endpoint):
+            return LinkEvent(LinkState.NO_ROUTE, f"no route to {self.endpoint} from this host, trying again")
+        return LinkEvent(LinkState.NO_ANSWER, f"nobody answers at {self.endpoint}, trying again")
 
 
 def _end(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:
@@ -264,6 +276,30 @@ def _name_in(endpoint: str) -> str:
     return ""
 
 
+def _no_route(endpoint: str) -> bool:
+    """Whether the kernel knows no way to an address. Nothing is sent to find out."""
+    host = endpoint.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        return False  # a name is not looked up for it, which may take long
+    with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        return probe.connect_ex((host, 1)) in {
+            errno.ENETUNREACH,
+            errno.EHOSTUNREACH,
+            errno.EADDRNOTAVAIL,  # IPv6: no address of ours could be the sender
+        }
+
+
+def retry_within(spread_s: float) -> tuple[float, float]:
+    """First retry intervals of the links that come back together, so that not all come at once.
+
+    No second of a long spread should see more than a quarter of them, with those that tried too early and
+    come a second time.
+    """
+    return max(spread_s / 16, RETRY_S[0]), spread_s
+
+
 def allow(links: int) -> None:
     """Make room for so many links in this process; to be called before the first one is made."""
     zmq.Context.instance().set(zmq.MAX_SOCKETS, 3 * links + 64)  # its monitor has two ends
@@ -280,7 +316,7 @@ def _bound(socket: "zmq.Socket[bytes]", retry_s: tuple[float, float]) -> None:
     socket.connect_timeout = CONNECT_TIMEOUT_MS
     socket.handshake_ivl = HANDSHAKE_TIMEOUT_MS
     socket.reconnect_ivl = max(1, int(random.uniform(*retry_s) * 1000))  # noqa: S311 - spreads load, no secret
-    socket.reconnect_ivl_max = int(max(LONGEST_RETRY_S, retry_s[1]) * 1000)
+    socket.reconnect_ivl_max = int(min(LONGEST_RETRY_S, 4 * retry_s[1]) * 1000)
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = socket.tcp_keepalive_intvl = KEEPALIVE_S
     socket.tcp_keepalive_cnt = KEEPALIVE_PROBES

@@ -3,6 +3,8 @@
 import os
 import socket
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +16,18 @@ from xce.model.message import DOCUMENT_BYTES
 from xce.wire import keys
 from xce.wire.dealer import Dealer, LinkEvent, LinkState
 from xce.wire.router import ListenError, Router, Sent, Stranger
+
+LINK_OF_ITS_OWN = """
+import sys, time
+from xce.wire.dealer import Dealer
+dealer, end = Dealer(sys.argv[1]), time.monotonic() + 10
+while time.monotonic() < end:
+    for event in dealer.events():
+        print(event.text)
+        if event.state != "connecting":
+            sys.exit()
+    time.sleep(0.01)
+"""
 
 
 def words(hub: Hub, dealer: Dealer, last: LinkState) -> list[LinkEvent]:
@@ -109,6 +123,31 @@ def test_a_port_where_nobody_listens_is_one_where_nobody_answers(hub: Hub) -> No
         port = probe.getsockname()[1]
     dealer = hub.dealer(f"tcp://127.0.0.1:{port}", hub.known_key("a"), hub.key.public)
     assert "nobody answers" in words(hub, dealer, LinkState.NO_ANSWER)[-1].text
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("address", ["192.0.2.7", "[2001:db8::7]"])
+def test_an_address_without_a_route_is_told_from_a_port_where_nobody_listens(address: str) -> None:
+    told = subprocess.run(
+        ["unshare", "--net", sys.executable, "-c", LINK_OF_ITS_OWN, f"tcp://{address}:7400"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+    assert f"no route to tcp://{address}:7400" in told.stdout
+
+
+def test_a_program_that_is_no_broker_is_not_called_a_link_that_is_down(hub: Hub) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        endpoint = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        dealer = hub.dealer(endpoint, hub.known_key("a"), hub.key.public)
+        taken, _ = other.accept()
+        with taken:
+            taken.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+            event = words(hub, dealer, LinkState.NOT_A_BROKER)[-1]
+    assert "does not answer like an XCE broker" in event.text
+    assert not event.final, "a broker that hangs may wake up"
 
 
 def test_a_name_that_does_not_resolve_is_told_from_a_port_where_nobody_listens(hub: Hub) -> None:
