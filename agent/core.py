@@ -52,6 +52,8 @@ GREETING_S = 15.0
 """How long the broker may take to answer a hello."""
 FIRST_SPREAD_S, LONGEST_SPREAD_S = 2.0, 30.0
 """A new socket is opened after a random delay within the first, doubled at each failure up to the second."""
+MANY_SPREAD_S = 8.0
+"""How far attempts of one socket are spread until the broker has said how many agents it has."""
 DIGEST_EVERY = 6
 """Every so many heartbeats carry the digest of the whole table, and counters that have moved."""
 SHORTEST_HEARTBEAT_S = 0.1
@@ -102,6 +104,10 @@ class Core:
         self.resyncs = 0
         self._up = False
         """The socket's connection is ready."""
+        self.spread_s = MANY_SPREAD_S
+        """Over how long the agents of this cluster spread their attempts, as the broker last said."""
+        self._opened_s = self.spread_s
+        """The same when the socket was made: it tries again by itself, by what was known then."""
         self._failures = 0
         self._open_at = now
         self._hello_at = now
@@ -117,6 +123,8 @@ class Core:
         self._inventories_wanted: set[str] = set()
         self._heartbeat_at = NEVER
         self._heartbeats = 0
+        self._remake_at = NEVER
+        """When a socket that tries too seldom or too often is replaced, unless it comes up before."""
         self._asked_since = NEVER
         """When the oldest message was sent that the broker has not answered with any sign of life."""
 
@@ -127,15 +135,20 @@ class Core:
         if self.phase in {Phase.DISCONNECTED, Phase.SILENT}:
             return
         self._up = True
+        self._remake_at = NEVER
         self._hello_at = max(self._hello_at, now)
 
     def link_down(self, reason: str, now: float) -> None:
         """The connection is gone or cannot be made; the socket tries again by itself."""
         self._up = False
-        self.trouble = reason
-        if self.phase not in {Phase.DISCONNECTED, Phase.SILENT, Phase.CONNECTING}:
-            self._quiet()
-            self._move(PhaseEvent.LOST, now)
+        if self.phase is not Phase.REFUSED:  # why the broker hung up says more
+            self.trouble = reason
+        if self.phase in {Phase.DISCONNECTED, Phase.SILENT, Phase.CONNECTING}:
+            return
+        self._quiet()
+        self._move(PhaseEvent.LOST, now)
+        if self.spread_s != self._opened_s:
+            self._remake_at = now + self._random(0.0, self.spread_s)
 
     def link_failed(self, reason: str, now: float) -> None:
         """The socket will not try again."""
@@ -160,8 +173,8 @@ class Core:
         self.heard = now
         self._asked_since = NEVER
         if isinstance(message, Pulse):
-            return
-        if isinstance(message, Welcome | Refused):
+            self._spread(message)
+        elif isinstance(message, Welcome | Refused):
             self._answered(message, now)
         elif isinstance(message, Resync):
             self.resyncs += 1
@@ -236,7 +249,7 @@ class Core:
             case Phase.DISCONNECTED | Phase.SILENT:
                 return self._open_at
             case Phase.CONNECTING | Phase.REFUSED:
-                return self._hello_at if self._up else NEVER
+                return self._hello_at if self._up else self._remake_at
             case Phase.GREETING:
                 return self._asked_since + GREETING_S
 
@@ -252,11 +265,14 @@ class Core:
     def _proceed(self, now: float) -> None:
         if self.phase in {Phase.DISCONNECTED, Phase.SILENT}:
             if now >= self._open_at:
-                self._effects.append(Open())
+                self._opened_s = self.spread_s
+                self._effects.append(Open(self.spread_s))
                 self._move(PhaseEvent.OPENED, now)
         elif self.phase in {Phase.CONNECTING, Phase.REFUSED}:
             if self._up and now >= self._hello_at:
                 self._greet(now)
+            elif now >= self._remake_at:
+                self._drop(PhaseEvent.CLOSED, now, within_s=0)
         elif self.phase is Phase.GREETING:
             if now >= self._asked_since + GREETING_S:
                 self.trouble = f"the broker did not answer our hello within {GREETING_S:g} s"
@@ -363,6 +379,7 @@ class Core:
 
     def _welcomed(self, welcome: Welcome, now: float) -> None:
         self.welcome = welcome
+        self._spread(welcome)
         self.trouble = ""
         self._failures = 0
         self.welcomes += 1
@@ -380,6 +397,9 @@ class Core:
             self.book.take_states(counters=True)
             self._effects.append(Send(ReporterNews(reporters=dict(self.book.all_states()), full=True)))
 
+    def _spread(self, said: Welcome | Pulse) -> None:
+        self.spread_s = min(max(said.spread_ms, 0) / 1000, LONGEST_SPREAD_S) or MANY_SPREAD_S
+
     def _refused(self, refused: Refused, now: float) -> None:
         hint = f" ({refused.hint})" if refused.hint else ""
         self.trouble = f"refused by broker: {refused.message}{hint}"
@@ -393,16 +413,18 @@ class Core:
             self._effects.append(Shown())
 
     def _give_up(self, event: PhaseEvent, now: float) -> None:
+        """Drop the socket that was of no use; at each failure it takes longer until the next one."""
+        within_s = min(FIRST_SPREAD_S * 2.0 ** min(self._failures, 30), LONGEST_SPREAD_S)
+        self._drop(event, now, within_s=within_s)
+        self._failures += 1
+
+    def _drop(self, event: PhaseEvent, now: float, *, within_s: float) -> None:
         """Drop the socket; a new one is opened after a random while."""
         self._effects.append(Close())
         self._quiet()
         self._up = False
-        self._open_at = now + self._random(0.0, self._spread())
-        self._failures += 1
+        self._open_at = now + self._random(0.0, within_s)
         self._move(event, now)
-
-    def _spread(self) -> float:
-        return min(FIRST_SPREAD_S * 2.0 ** min(self._failures, 30), LONGEST_SPREAD_S)
 
     def _move(self, event: PhaseEvent, now: float) -> None:
         following = LINK.step(self.phase, event)

@@ -9,7 +9,9 @@ from xce.model.resource import ResourceType
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Make a socket."""
+    """Make a socket that spreads its attempts over so many seconds."""
+
+    spread_s: float
 
 
 class Close(msgspec.Struct, frozen=True):

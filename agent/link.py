@@ -13,7 +13,7 @@ from xce.agent.core import NEVER, Core
 from xce.agent.effect import Close, Effect, Open, Send
 from xce.linux.loop import Loop, Timer
 from xce.model.message import DOCUMENT_BYTES, Pulse, Welcome
-from xce.wire import codec
+from xce.wire import codec, dealer
 from xce.wire.dealer import Dealer, LinkEvent, LinkState
 from xce.wire.keys import KeyPair
 
@@ -144,7 +144,7 @@ class Link:
         if isinstance(effect, Send):
             self._send(effect, now)
         elif isinstance(effect, Open):
-            self._open(now)
+            self._open(effect, now)
         elif isinstance(effect, Close):
             self._shut()
         else:
@@ -168,10 +168,11 @@ class Link:
         if self._dealer is None or not self._dealer.send(data):
             self._core.unsent(message, now)
 
-    def _open(self, now: float) -> None:
+    def _open(self, effect: Open, now: float) -> None:
         try:
             key, broker_key = self._credentials()
-            self._dealer = Dealer(self.endpoint, key=key, broker_key=broker_key)
+            retry_s = dealer.retry_within(effect.spread_s)
+            self._dealer = Dealer(self.endpoint, key=key, broker_key=broker_key, retry_s=retry_s)
         except ValueError as error:
             self._core.link_failed(str(error), now)
             return

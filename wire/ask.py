@@ -14,7 +14,6 @@ from xce.wire import codec
 from xce.wire.dealer import DEFINITE, SURE_S, Dealer, LinkEvent, LinkState
 from xce.wire.keys import KeyPair
 
-RETRY_S = (0.1, 0.5)
 STEP_S = 0.05
 
 
@@ -46,7 +45,7 @@ def ask(
     clock: Callable[[], float] = time.monotonic,
 ) -> Done:
     """The answer to an order; raises `Denied`, `NoAnswer`, ValueError for an endpoint that is none."""
-    dealer = Dealer(endpoint, key=key, broker_key=broker_key, retry_s=RETRY_S)
+    dealer = Dealer(endpoint, key=key, broker_key=broker_key)
     try:
         return _converse(dealer, question, clock() + within_s, clock)
     finally:

@@ -95,7 +95,7 @@ class Dealer:
     background.
 
     `key` and `broker_key` (Z85) go together; without them the link is plain, as it should be on `ipc://`
-    only. Raises `ValueError` for an endpoint that is none.
+    only. Raises `ValueError` for an endpoint that is none, and where no socket can be made at present.
     """
 
     def __init__(
@@ -118,13 +118,16 @@ class Dealer:
         self._tried = False
         """The newest event says that an attempt is under way: an address was found to go to."""
         self._secured = key is not None
-        self._socket = (context or zmq.Context.instance()).socket(zmq.DEALER)
-        _bound(self._socket, retry_s)
-        if key is not None and broker_key is not None:
-            self._socket.curve_serverkey = broker_key
-            self._socket.curve_publickey = key.public
-            self._socket.curve_secretkey = key.secret
-        self._monitor = self._socket.get_monitor_socket(_EVENTS)
+        try:
+            self._socket = (context or zmq.Context.instance()).socket(zmq.DEALER)
+            _bound(self._socket, retry_s)
+            if key is not None and broker_key is not None:
+                self._socket.curve_serverkey = broker_key
+                self._socket.curve_publickey = key.public
+                self._socket.curve_secretkey = key.secret
+            self._monitor = self._socket.get_monitor_socket(_EVENTS)
+        except zmq.ZMQError as error:
+            raise ValueError(f"cannot make a socket for {endpoint}: {error.strerror}") from error
         self._monitor.linger = 0
         self._end = weakref.finalize(self, _end, self._socket, self._monitor)
         try:
@@ -302,7 +305,8 @@ def retry_within(spread_s: float) -> tuple[float, float]:
 
 def allow(links: int) -> None:
     """Make room for so many links in this process; to be called before the first one is made."""
-    zmq.Context.instance().set(zmq.MAX_SOCKETS, 3 * links + 64)  # its monitor has two ends
+    # Its monitor has two ends; those that were closed count until libzmq's thread comes to them.
+    zmq.Context.instance().set(zmq.MAX_SOCKETS, 4 * links + 64)
 
 
 def _bound(socket: "zmq.Socket[bytes]", retry_s: tuple[float, float]) -> None:

@@ -162,6 +162,7 @@ class Hellos:
             holds=host.view.holds if host else [],
             bindings=bindings,
             next_key=state.next_key,
+            spread_ms=state.spread_ms(),
         )
 
     def _rival(self, host: Host, peer: Peer, hello: m.Hello, now: float) -> None:

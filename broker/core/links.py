@@ -81,7 +81,11 @@ class Links:
             holds = peer.identity.digest() if heartbeat.digest else ""
         if holds != heartbeat.digest:
             self._ask_again(peer, "the broker holds other values than you", now)
-        self.state.send(peer, m.Pulse(sequence=heartbeat.sequence, next_key=self.state.next_key))
+        state = self.state
+        state.send(
+            peer,
+            m.Pulse(sequence=heartbeat.sequence, next_key=state.next_key, spread_ms=state.spread_ms()),
+        )
 
     def _ask_again(self, peer: Peer, reason: str, now: float) -> None:
         if peer.asked_again and now - peer.asked_again < RESYNC_S:

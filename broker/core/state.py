@@ -19,6 +19,9 @@ from xce.model.configuration import BrokerFile, Discovered
 from xce.model.message import Refused
 from xce.model.site import Site
 
+RETURNS_PER_S = 250
+"""Agents that come back in a second, about: a part of what the broker can welcome, since all else goes on."""
+SHORTEST_SPREAD_S, LONGEST_SPREAD_S = 0.5, 8.0
 SCOLD_S = 1.0
 """A peer is told at most this often that it does something wrong."""
 
@@ -62,6 +65,11 @@ class State:
         """Of an order for a node: its own reign's, or what the node has seen of one that this store lacks."""
         place = self.supply.hosts.get(host)
         return max(self.changes.epoch, place.epoch if place is not None else 0)
+
+    def spread_ms(self) -> int:
+        """Over how long the agents of so many hosts spread their return."""
+        spread_s = len(self.supply.hosts) / RETURNS_PER_S
+        return int(1000 * min(max(spread_s, SHORTEST_SPREAD_S), LONGEST_SPREAD_S))
 
     def send(self, peer: Peer, document: object) -> None:
         """Send a document to a peer."""

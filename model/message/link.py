@@ -157,6 +157,8 @@ class Welcome(Document, frozen=True, kw_only=True, tag="welcome"):
     """Say all bindings (`BindingNews.full`): the broker knows of others, or knows them otherwise."""
     next_key: str = ""
     """The public key that the broker will have soon, while it is being rotated."""
+    spread_ms: int = 0
+    """Over so long agents are to spread their attempts when all come back together; 0: as very many do."""
 
 
 class Refused(Document, frozen=True, kw_only=True, tag="refused"):
@@ -181,7 +183,8 @@ class Pulse(Document, frozen=True, kw_only=True, tag="pulse"):
 
     sequence: int
     next_key: str = ""
-    """As in `Welcome`."""
+    """As in `Welcome`; `spread_ms`, too."""
+    spread_ms: int = 0
 
 
 class Standing(Document, frozen=True, kw_only=True, tag="standing"):

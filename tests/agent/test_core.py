@@ -81,7 +81,7 @@ class Bench:
         return self.step()
 
     def greet(self) -> Hello:
-        assert self.step() == [Open()]
+        assert self.step() == [Open(core.MANY_SPREAD_S)]
         self.core.link_up(self.now)
         (hello,) = self.step()
         assert isinstance(hello, Hello)
@@ -186,7 +186,7 @@ def test_without_a_pulse_it_drops_the_socket_and_comes_back_after_a_random_while
     assert said[-1] == Close()
     assert bench.core.phase is Phase.SILENT
     assert "not answered for 21 s" in bench.core.trouble
-    assert bench.after(core.FIRST_SPREAD_S) == [Open()]
+    assert bench.after(core.FIRST_SPREAD_S) == [Open(core.MANY_SPREAD_S)]
     assert (0.0, core.FIRST_SPREAD_S) in bench.drawn
 
 
@@ -270,6 +270,47 @@ def test_a_lost_connection_means_hello_again_with_sequences_from_one(bench: Benc
     assert hello.digest == bench.pad.digest()
     said = bench.hear(bench.welcome())
     assert said[0].sequence == 1
+
+
+def test_how_far_attempts_are_spread_follows_the_number_of_agents_that_the_broker_has(bench: Bench) -> None:
+    """A single agent is back at once, however long the broker was away; thousands come one by one."""
+    bench.sync(spread_ms=500)
+    bench.core.link_down("link is down", bench.now)
+    assert bench.drawn[-1] == (0.0, 0.5)
+    assert bench.after(0.5) == [Close(), Open(0.5)]
+    assert (bench.core.phase, bench.core.trouble) == (Phase.CONNECTING, "link is down")
+    bench.core.link_down("nobody answers", bench.now)
+    assert bench.after(60) == [], "the socket tries again by itself"
+    bench.core.link_up(bench.now)
+    bench.step()
+    bench.hear(bench.welcome(spread_ms=500))
+    bench.core.link_down("link is down", bench.now)
+    assert bench.after(60) == [], "this socket knows already"
+    bench.core.link_up(bench.now)
+    bench.step()
+    bench.hear(bench.welcome(spread_ms=500), Pulse(sequence=1, spread_ms=4000))
+    bench.core.link_down("link is down", bench.now)
+    bench.core.link_up(bench.now)
+    assert kinds(bench.after(3)) == ["Hello"], "a socket that comes up by itself is good enough"
+    bench.hear(bench.welcome(spread_ms=4000))
+    bench.core.link_down("link is down", bench.now)
+    assert bench.after(3.9) == []
+    assert bench.after(0.1) == [Close(), Open(4.0)]
+
+
+@pytest.mark.parametrize("said", [0, -1, 10**9])
+def test_a_spread_that_no_broker_should_say_is_bounded(bench: Bench, said: int) -> None:
+    bench.sync(spread_ms=said)
+    assert bench.core.spread_s == (core.LONGEST_SPREAD_S if said > 0 else core.MANY_SPREAD_S)
+
+
+def test_why_the_broker_has_hung_up_stays_shown_when_the_connection_ends(bench: Bench) -> None:
+    bench.sync()
+    bench.hear(Refused(code="role", message="this key was revoked: sold", retry_s=60))
+    bench.core.link_down("link is down, trying again", bench.now)
+    assert bench.core.trouble == "refused by broker: this key was revoked: sold"
+    bench.core.link_failed("rejected by broker", bench.now)
+    assert bench.core.trouble == "rejected by broker"
 
 
 def test_a_resync_sends_the_table_and_the_wanted_inventories_again(bench: Bench) -> None:
@@ -368,7 +409,7 @@ def test_after_goodbye_nothing_is_said(bench: Bench) -> None:
 def test_another_broker_is_tried_at_once(bench: Bench) -> None:
     bench.sync()
     bench.core.reopen(bench.now)
-    assert bench.step() == [Close(), Open()]
+    assert bench.step() == [Close(), Open(core.MANY_SPREAD_S)]
     assert bench.core.phase is Phase.CONNECTING
 
 

@@ -1,5 +1,7 @@
 """Hosts: who is let in, who is told what, who is lost, and that down is not drained."""
 
+import pytest
+
 from tests.broker.world import Agent, World, key_of, site
 from xce.broker.core.effect import CutOff
 from xce.model import message as m
@@ -296,6 +298,18 @@ def test_heartbeats_get_rarer_as_hosts_get_many() -> None:
     many: dict[str, list[str]] = {f"n{number}": [] for number in range(300)}
     world = World(config=BrokerFile(heartbeat=1, heartbeats_per_second=100), files=site(groups_of=many))
     assert Agent(world, "n0").hello().heartbeat_ms == 3000
+
+
+@pytest.mark.parametrize(("hosts", "spread_ms"), [(1, 500), (1000, 4000), (2000, 8000), (20_000, 8000)])
+def test_agents_are_told_to_spread_their_return_the_more_the_more_there_are(
+    hosts: int, spread_ms: int
+) -> None:
+    many: dict[str, list[str]] = {f"n{number}": [] for number in range(hosts)}
+    agent = Agent(World(files=site(groups_of=many)), "n0")
+    assert agent.hello().spread_ms == spread_ms
+    (pulse,) = agent.heartbeat()
+    assert isinstance(pulse, m.Pulse)
+    assert pulse.spread_ms == spread_ms, "more hosts may have come since the welcome"
 
 
 def test_a_peer_beyond_the_limit_is_told_the_limit() -> None:

@@ -50,6 +50,20 @@ def test_hosts_of_a_fleet_have_the_devices_of_the_machines_that_were_named(site:
     assert len(digests) == 4
 
 
+def test_a_few_are_back_within_moments_however_long_the_broker_was_away(site: Site) -> None:
+    fleet = site.fleet(20, prefix="few", interval=30)
+    site.broker.start()
+    fleet.start()
+    site.until(lambda: linked(fleet) == 20)
+    site.broker.kill()
+    site.until(lambda: linked(fleet) == 0)
+    time.sleep(5)
+    site.broker.start()
+    began = time.monotonic()
+    site.until(lambda: linked(fleet) == 20)
+    assert time.monotonic() - began < 4, "each tries again every two seconds"
+
+
 @pytest.mark.slow
 def test_two_thousand_come_back_spread_after_a_restart_of_the_broker(site: Site) -> None:
     """C-MSG-03."""
@@ -58,6 +72,7 @@ def test_two_thousand_come_back_spread_after_a_restart_of_the_broker(site: Site)
         pytest.skip(f"needs {6 * MANY + 256} open files, {hard} are allowed")
     fleet = site.fleet(MANY, prefix="many", interval=30)
     site.broker.settings["heartbeat"] = 5
+    site.broker.hosts = {"hosts": [{"name": f"many[1-{MANY}]"}]}  # the first one hears how many there are
     site.broker.prefix = ["prlimit", "--nofile=1024:20000"]
     site.broker.start()
     fleet.start()

@@ -182,6 +182,16 @@ def test_an_endpoint_that_is_none_is_refused_at_once(hub: Hub) -> None:
         Dealer("tcp://127.0.0.1:1", broker_key=b"x" * 40, context=hub.context)
 
 
+@pytest.mark.parametrize("room", [1, 2])
+def test_a_socket_that_cannot_be_made_is_told_and_an_agent_tries_again(room: int) -> None:
+    """Without it an agent whose descriptors are used up waits for ever for a socket that it does not have."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, room)
+    with pytest.raises(ValueError, match=r"cannot make a socket for tcp:.*: Too many open files"):
+        Dealer("tcp://127.0.0.1:1", context=context)
+    context.destroy(linger=0)
+
+
 def test_a_local_peer_is_known_by_its_user_and_process(hub: Hub) -> None:
     dealer = hub.dealer(hub.local)
     words(hub, dealer, LinkState.READY)
