@@ -5,7 +5,7 @@ its name is the file's whole name, and `NAME.yaml` beside it holds its settings.
 meant to run (`IGNORED`, plain files that do not begin with `#!`, directories, sockets). Shown with the reason
 why it does not run (`Candidate.problem`): a script without the executable bit, a link, a name that cannot be
 used, a file or path that others may change, a file the kernel cannot execute, settings that do not fit,
-settings of no script.
+settings of no script, or under a name that is not looked at.
 
 Settings that are edited into something that does not fit leave the earlier good ones in force (`warning`).
 """
@@ -173,6 +173,9 @@ def _look(
         return _refused(path, "is a symbolic link: put the file itself here")
     if not stat.S_ISREG(found.st_mode):
         return None
+    if path.endswith(".yml") and os.path.lexists(stem := path.removesuffix(".yml")):
+        name = escape(os.path.basename(stem))
+        return _refused(path, f"settings are read from '{name}{SETTINGS}': rename it")
     if not found.st_mode & 0o111:
         script = _head(path).startswith(b"#!")
         return _refused(path, f"is not executable: chmod 755 {escape(path)}") if script else None

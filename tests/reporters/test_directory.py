@@ -83,6 +83,15 @@ def test_settings_of_no_script_are_shown(place: Path) -> None:
     assert one(place, "free.yaml").problem == "settings of no reporter: there is no 'free' beside it"
 
 
+def test_settings_under_the_other_usual_name_are_shown_and_not_read(place: Path) -> None:
+    put(place / "free")
+    put(place / "free.yml", "interval: 7\n", 0o644)
+    put(place / "other.yml", "of nobody here\n", 0o644)
+    assert one(place).settings.interval is None
+    assert one(place, "free.yml").problem == "settings are read from 'free.yaml': rename it"
+    assert set(scan(str(place), TRUSTED)) == {"free", "free.yml"}
+
+
 def test_settings_that_do_not_fit_refuse_a_new_reporter_with_file_line_and_key(place: Path) -> None:
     put(place / "free")
     put(place / "free.yaml", "interval: 7\ntimeot: 3\n", 0o644)
