@@ -166,9 +166,8 @@ def port_ranges(settings: AgentFile) -> Findings:
         ]
     clean = True
     for name, first, last in ranges:
-        if words := local_ports.overlap(first, last):
-            what, _, advice = words.partition("; ")
-            yield Finding("warning", f"{name}: {what}", advice)
+        if found := local_ports.overlap(first, last):
+            yield Finding("warning", f"{name}: {found.what}", found.advice)
             clean = False
     if clean:
         yield Finding("ok", f"{len(ranges)} ranges, none that the kernel uses itself")

@@ -235,8 +235,8 @@ class Claims:
 def ports_trouble(settings: Settings) -> str:
     """Which ports of claims can be lost to outgoing connections, and what to do; ''."""
     for name, profile in profiles(settings).items():
-        if words := local_ports.overlap(profile.ports.low, profile.ports.high):
-            return f"profile {name}: {words}"
+        if found := local_ports.overlap(profile.ports.low, profile.ports.high):
+            return f"profile {name}: {found}"
     return ""
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Range: TypeAlias = tuple[int, int]
 """The first and the last port."""
@@ -31,14 +31,24 @@ def in_words(ranges: Iterable[Range]) -> str:
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)
 
 
-def overlap(low: int, high: int, proc: str = "/proc") -> str:
-    """What is wrong with ports that jobs are to have, and what to do; '' if nothing is."""
+class Overlap(NamedTuple):
+    """What is wrong with ports that jobs are to have, and what to do."""
+
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.advice}"
+
+
+def overlap(low: int, high: int, proc: str = "/proc") -> Overlap | None:
+    """Whether jobs can lose ports of a range; None: they cannot, or nobody knows."""
     text = in_words(shared((low, high), automatic(proc)))
     if not text:
-        return ""
-    return (
-        f"the kernel gives {text} to outgoing connections; reserve them "
-        f"(sysctl net.ipv4.ip_local_reserved_ports={text}) or choose others"
+        return None
+    return Overlap(
+        f"the kernel gives {text} to outgoing connections",
+        f"reserve them (sysctl net.ipv4.ip_local_reserved_ports={text}) or choose others",
     )
 
 

@@ -55,5 +55,5 @@ def problem(ranges: Sequence[PortRange]) -> str:
 
 
 def _overlap(one: PortRange, root: str) -> str:
-    words = local_ports.overlap(one.first, one.last, f"{root.rstrip('/')}/proc")
-    return f"ports {one.name}: {words}" if words else ""
+    found = local_ports.overlap(one.first, one.last, f"{root.rstrip('/')}/proc")
+    return f"ports {one.name}: {found}" if found else ""
