@@ -23,7 +23,7 @@ import msgspec
 
 from xce.model.claim import Binding, BindingState, Claim, binding_number
 from xce.prepare import journalfile, journalnames
-from xce.prepare.journalfile import COUNT, LOST, STEPS, Head, Key, copied, salvage
+from xce.prepare.journalfile import COUNT, STEPS, Head, Key, copied, salvage
 from xce.prepare.journalnames import FILE, HEAD
 from xce.prepare.step import Clocks, Evidence, Kept, Step
 
@@ -115,7 +115,8 @@ class Journal:
         journalfile.finish(self.path)
         problem = journalfile.damage(self.path, self._head, steps)
         carried = salvage(self.path) if problem else {}
-        if problem.startswith(LOST):  # older than what is true: only what has ended is still so
+        strokes = msgspec.json.decode(carried.get(COUNT, b"{}"), type=Head).strokes
+        if strokes < journalfile.told(self._head):  # older than what is true: only what has ended is still so
             carried = {key: body for key, body in carried.items() if key[0] in {"tombstone", "standing"}}
         if problem:
             self._start_again(problem, carried, steps)

@@ -12,12 +12,13 @@ import pytest
 
 from tests.prepare.world import DENIED, FULL_ASK, OTHER, OWN, World
 from xce.linux import mountapi, syscalls
-from xce.model.claim import Ask, BindingState, MountAsk
+from xce.model.claim import Ask, Binding, BindingState, Claim, Consumer, MountAsk
 from xce.prepare.execute import Known, Refused
 from xce.prepare.journal import (
     TOMBSTONES,
     Journal,
     NotRecorded,
+    Order,
     Tombstone,
     live,
 )
@@ -239,6 +240,35 @@ def test_who_does_not_own_it_reads_what_is_under_way_beside_its_owner(world: Wor
     assert [order.binding.id for order in live(str(world.place / "state"))] == [report.binding]
     world.release(report.binding)
     assert live(str(world.place / "state")) == []
+
+
+@pytest.mark.parametrize("also_damaged", ["nothing", "another record", "the count"])
+def test_what_is_older_than_what_was_written_last_says_nothing_of_what_is_under_way(
+    tmp_path: Path, also_damaged: str
+) -> None:
+    """The log is lost in which b1 has ended; that a record is damaged, too, may not hide that."""
+    binding = Binding(id="b1", claim="c", host="h", consumer=Consumer(name="j"))
+    order = Order(binding=binding, claim=Claim(id="c"), op_id="o", epoch=1, boot="b", phase="ready", steps=0)
+    journal = Journal(str(tmp_path))
+    for number in range(2, 40):
+        journal.end(f"b{number}", stone(number))
+    journal.begin(order, [], epoch=1)
+    journal.close()
+    whole = file_of(tmp_path).read_bytes()
+    journal = Journal(str(tmp_path))
+    journal.end("b1", stone(1))
+    journal.close()
+    wrong = {
+        "nothing": (b"", b""),
+        "another record": (b"op-7", b"op-x"),
+        "the count": (b"strokes", b"strikes"),
+    }
+    file_of(tmp_path).write_bytes(whole.replace(*wrong[also_damaged]))
+    again = Journal(str(tmp_path))
+    assert again.standing.recovering
+    assert again.orders() == {}
+    assert again.tombstone("b20") is not None, "that has ended for ever"
+    again.close()
 
 
 @pytest.mark.root
