@@ -30,15 +30,15 @@ AGENT = Program(
     "agent",
     "agent.yaml",
     "/run/xce-agent/agent.sock",
-    "start it:        systemctl start xce-agent\n"
-    "see why it ended: journalctl -u xce-agent -n 20\n"
-    "try by hand:     xce-agent run",
+    "start it:          systemctl start xce-agent\n"
+    "see why it ended:  journalctl -u xce-agent -n 20\n"
+    "try by hand:       xce-agent run",
 )
 EXTERNAL = Program(
     "external reporter",
     "reporter.yaml",
     "/run/xce-reporter/agent.sock",
-    "start it:        xce-reporter run",  # it has no unit of ours
+    "start it:  xce-reporter run",  # it has no unit of ours
 )
 
 

@@ -49,8 +49,11 @@ def run(argv: Sequence[str]) -> int:
     if given:
         print(f"next: xce-agent run --config {given}")
         return GOOD
-    if options.has("--no-start") or not os.path.isdir("/run/systemd/system"):
-        print(f"next: systemctl enable --now {UNIT}")
+    if not os.path.isdir("/run/systemd/system"):
+        print("next: xce-agent run; one that runs already takes the new key after a HUP")
+        return GOOD
+    if options.has("--no-start"):
+        print(f"next: systemctl enable {UNIT}; systemctl restart {UNIT}")
         return GOOD
     _start()
     return TROUBLE

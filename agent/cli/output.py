@@ -1,7 +1,7 @@
 """How the agent's commands print: aligned tables, spans of time in words, JSON. Nothing heavy is imported.
 
-On a terminal rich draws the tables in colour; elsewhere they are plain, one row a line, an empty cell as `-`
-so that columns can be counted. Text from scripts cannot move the cursor.
+On a terminal rich draws the tables in colour and folds sentences; elsewhere they are plain, one row a line, an
+empty cell as `-` so that columns can be counted. Text from scripts cannot move the cursor.
 """
 
 import json
@@ -35,6 +35,10 @@ STYLES = {
     "problem": "bold red",
 }
 """By the first word of a cell."""
+WORDY = {"FOUND", "WHAT TO DO", "TROUBLE", "NOTE", "WHAT", "PROBLEM"}
+"""Columns that may be folded on a terminal: a name or path in two pieces cannot be copied."""
+WORDY_CHARS = 20
+"""What such a column gets at least; a terminal that is too narrow then breaks whole lines."""
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -63,7 +67,13 @@ def _rich(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     drawn = Table(box=None, pad_edge=False, show_header=bool(headers), header_style="bold")
     for header in headers or rows[0]:
-        drawn.add_column(header)
+        drawn.add_column(header, overflow="fold", no_wrap=bool(headers) and header not in WORDY)
     for row in rows:
         drawn.add_row(*(Text(cell, style=STYLES.get(cell.partition(" ")[0], "")) for cell in row))
-    Console().print(drawn)
+    console = Console()
+    if headers:
+        columns = zip(headers, *rows, strict=True)
+        fixed = [max(map(len, cells)) for cells in columns if cells[0] not in WORDY]
+        wordy = len(headers) - len(fixed)
+        console.width = max(console.width, sum(fixed) + WORDY_CHARS * wordy + 2 * (len(headers) - 1))
+    console.print(drawn)

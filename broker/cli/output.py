@@ -29,6 +29,8 @@ WORDY = {
     "HOSTS",
     "INSTANCES",
     "HOLDERS",
+    "FOUND",
+    "WHAT TO DO",
 }
 """Columns that may be folded on a terminal. A name in two pieces cannot be copied, nor searched for."""
 WORDY_CHARS = 20
@@ -50,6 +52,9 @@ _STYLES = {
     "preparing": "cyan",
     "releasing": "yellow",
     "failed": "bold red",
+    "ok": "green",
+    "warning": "yellow",
+    "problem": "bold red",
 }
 """By the exact text of a cell."""
 

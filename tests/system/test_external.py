@@ -110,7 +110,7 @@ def test_status_asks_the_reporter_whose_configuration_is_given(site: Site) -> No
     gone = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
     assert gone.returncode == 3
     assert gone.stderr.startswith("xce-reporter status: the external reporter is not running")
-    assert gone.stderr.endswith("start it:        xce-reporter run\n")
+    assert gone.stderr.endswith("start it:  xce-reporter run\n")
 
 
 @pytest.mark.parametrize(("arguments", "said"), [("status more", "'more'"), ("explain", "one RESOURCE")])
