@@ -97,7 +97,8 @@ class Daemon:
         try:
             self.name = identity.name_of(settings, role)
         except KeyFileError as error:
-            raise CannotStart(f"cannot know whose values these are: {error}; or set 'name:'") from error
+            way_out = "xce-reporter join BROKER --token FILE --name NAME, or `name:` in reporter.yaml"
+            raise CannotStart(f"cannot know whose values these are: {error} ({way_out})") from error
         logger.host = self.name
         self.loop = loop or Loop()
         self.loop.on_error = self.faults.internal

@@ -321,7 +321,8 @@ class Router(Generic[P]):
             try:
                 self.socket.bind(endpoint)
             except zmq.ZMQError as error:
-                raise ListenError(f"cannot listen on {endpoint}: {error.strerror}") from error
+                why = os.strerror(error.errno or 0)  # its own words name the address once more
+                raise ListenError(f"cannot listen on {endpoint}: {why}") from error
             self.endpoints.append(
                 cast("bytes", self.socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
             )

@@ -1,7 +1,7 @@
 """How the agent's commands print: aligned tables, spans of time in words, JSON. Nothing heavy is imported.
 
-On a terminal rich draws the tables in colour and folds sentences; elsewhere they are plain, one row a line, an
-empty cell as `-` so that columns can be counted. Text from scripts cannot move the cursor.
+On a terminal rich draws the tables in colour and folds sentences; elsewhere they are plain, one row a line,
+an empty cell as `-` so that columns can be counted. Text from scripts cannot move the cursor.
 """
 
 import json

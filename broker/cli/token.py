@@ -101,19 +101,24 @@ def _new(options: argparse.Namespace) -> int:
     text = token.text_of(Token(name, pair.secret, broker, following)) + "\n"
     if options.out is not None:
         _write(options.out, text)
-    with connect(options) as client:
-        done = client.ask(
-            KeyAdd(
-                id="",
-                name=name,
-                role=Role.JOINER,
-                public=pair.public.decode(),
-                hosts=hosts,
-                grants=options.role,
-                lifetime_s=seconds,
-                admit=options.admit,
+    try:
+        with connect(options) as client:
+            done = client.ask(
+                KeyAdd(
+                    id="",
+                    name=name,
+                    role=Role.JOINER,
+                    public=pair.public.decode(),
+                    hosts=hosts,
+                    grants=options.role,
+                    lifetime_s=seconds,
+                    admit=options.admit,
+                )
             )
-        )
+    except BaseException:
+        if options.out is not None:
+            options.out.unlink(missing_ok=True)  # nobody may take it for a token that is good
+        raise
     if options.out is None:
         print(text, end="")
     else:

@@ -293,6 +293,17 @@ def new_token(site: Site, role: str, name: str, path: Path) -> None:
     assert broker_cli.main([*command, "--role", role, "--hosts", name, "--out", str(path)]) == 0
 
 
+def test_a_token_that_the_broker_has_not_taken_leaves_no_file(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.broker.start()
+    command = ["token", "new", "--hosts", "n", "--out", str(tmp_path / "token"), "--timeout", "0.5"]
+    command += ["--broker-key", str(site.broker.folder / "broker.pub")]
+    assert broker_cli.main([*command, "--broker", f"ipc://{tmp_path}/nobody.sock"]) == 3
+    assert "cannot reach the broker" in capsys.readouterr().err
+    assert not (tmp_path / "token").exists()
+
+
 def test_a_controller_joins_with_a_token_and_takes_a_snapshot(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

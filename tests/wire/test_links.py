@@ -368,6 +368,21 @@ def test_tcp_without_keys_is_not_offered() -> None:
         )
 
 
+def test_an_address_that_is_taken_is_named_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, zmq.Context() as context:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ListenError) as refused:
+            Router(
+                listen=[endpoint],
+                local="",
+                key=keys.new("broker", "broker"),
+                admit=lambda stranger: stranger,
+                gone=lambda stranger: None,
+                context=context,
+            )
+    assert str(refused.value) == f"cannot listen on {endpoint}: Address already in use"
+
+
 def test_a_link_that_is_up_before_anybody_looks_is_told_without_another_wake_up(tmp_path: Path) -> None:
     """The monitor's descriptor is silent until the monitor was found empty once."""
     endpoint = f"ipc://{tmp_path}/up.sock"

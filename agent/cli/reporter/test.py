@@ -8,7 +8,6 @@ from xce.agent.cli.options import Options, UsageError
 from xce.agent.cli.settings import read
 from xce.agent.intake import settings_file
 from xce.agent.trial import NoSuchReporter, Trial, Verdict, find
-from xce.linux.reaper import Exit
 from xce.model import human
 from xce.model.builtin_types import ATTRIBUTES, BUILTIN, LOAD_INDICES
 from xce.model.configuration import AgentFile, ExternalFile
@@ -102,8 +101,10 @@ class Report:
             self._verdict(verdict)
 
     def end(self, result: RunResult) -> None:
-        """How the run ended."""
-        how = str(result.exit or Exit())
+        """How the run ended; of one that could not begin, its trial says why."""
+        if result.exit is None and result.fault and not result.run:
+            return
+        how = str(result.exit or "not ended")
         print(f"run {result.run}: {how} after {human.span(result.duration)}")
         for note in result.notes:
             print(f"  note: {human.printable(note)}")
