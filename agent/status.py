@@ -11,6 +11,7 @@ from xce.agent.core import NEVER, Core
 from xce.agent.node import Node
 from xce.model.link import Phase
 from xce.model.message import ReporterState
+from xce.model.role import Role
 from xce.model.value import Presence, presence_of
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def troubles(document: Document, faults: Mapping[str, str]) -> list[str]:
         lines.append(f"broker: {link['trouble'] or 'not linked yet'}")
     shown = {"unknown-host", "duplicate"}.intersection(document["host"]["conditions"])
     lines += [f"host: the broker shows it as {condition}" for condition in sorted(shown)]
+    if document["agent"]["role"] == Role.REPORTER:
+        lines += [f"broker: refuses {words}" for words in document["host"]["conditions"]]
     for reporter in document["reporters"]:
         lines += _of_reporter(reporter)
     return lines
@@ -153,7 +156,8 @@ def _of_reporter(reporter: Document) -> list[str]:
             lines.append(f"{name}: refused {refusal}")
     for condition in reporter["conditions"]:
         held = ", which holds the host" if condition["hold"] else ""
-        lines.append(f"{name}: reports {condition['name']}: {condition['reason']}{held}")
+        reason = f": {condition['reason']}" if condition["reason"] else " without a reason"
+        lines.append(f"{name}: reports {condition['name']}{reason}{held}")
     for one in reporter["abandoned"]:
         where = f" in {one['wchan']}" if one["wchan"] else ""
         lines.append(

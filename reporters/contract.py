@@ -142,6 +142,7 @@ def take_frame(frame: Frame | Refusal, context: Context) -> Outcome:
         refusals += more
         keys = {key for item in frame.conditions if isinstance(item, dict) for key in item}
         outcome.notes += _strange("a condition", sorted(keys - {"name", "reason", "hold"}), frame.line)
+        outcome.notes += _mute(outcome.conditions, frame.line)
     return _refused(outcome, refusals, context.limits)
 
 
@@ -329,6 +330,12 @@ def _condition_problem(item: object, name: object, taken: Collection[str], limit
 def _noted(frame: Frame) -> list[str]:
     place = f"line {frame.line}: " if frame.line else ""
     return [place + note for note in frame.notes]
+
+
+def _mute(conditions: Sequence[ReportedCondition], line: int) -> list[str]:
+    place = f"line {line}: " if line else ""
+    words = "has no 'reason': whoever finds the host held will ask for one"
+    return [f"{place}the condition {one.name} {words}" for one in conditions if one.hold and not one.reason]
 
 
 def _strange(what: str, keys: list[str], line: int) -> list[str]:

@@ -1,14 +1,16 @@
 """External reporters: programs off the nodes that report values of pools, groups and storages.
 
 Each is one identity with one connection. What it may report is written in the types: `reporter: IDENTITY`. A
-name is `NAME@LOCATION`, or `NAME` where exactly one location has it. Their readings live at those locations,
-in feeds called `IDENTITY/REPORTER`.
+name is `NAME@LOCATION`, or `NAME` where exactly one location has it. Pools and groups are those of the site's
+files: a name that is mistyped makes none. Storages are there as long as somebody reports them. Readings live
+at those locations, in feeds called `IDENTITY/REPORTER`.
 """
 
 from xce.broker.core.freshness import Freshness
 from xce.broker.core.intake import FEEDS, Intake
 from xce.broker.core.location import NEVER, SUPPLY_AVAILABLE, Location
 from xce.broker.core.peer import Peer
+from xce.broker.core.situation import way_to
 from xce.broker.core.supply import SupplyMap
 from xce.model.message import FeedTick, ReporterState
 from xce.model.resource import Scope
@@ -36,6 +38,8 @@ class External:
         self.states: dict[str, ReporterState] = {}
         self.refused: dict[str, str] = {}
         """Names that lead to no location, as they were said, and why."""
+        self.told: dict[str, str] = {}
+        """Of those, what its program has been told."""
 
     def digest(self) -> str:
         """Digest of the whole table."""
@@ -173,8 +177,8 @@ class Externals:
         fits = where is LocationKind.GROUP if kind.scope is Scope.HOST_GROUP else where in _POOLED_KINDS
         if not fits:
             return None, f"a type of scope {kind.scope.value} does not belong at {key}"
-        if where is LocationKind.GROUP and key not in self.supply.locations:
-            return None, f"there is no {key}"
+        if where is not LocationKind.STORAGE and key not in self.supply.locations:
+            return None, f"there is no {key}; {way_to(key, self.supply.places)}"
         return self.supply.place(where, place_name, Source.REPORTER, SUPPLY_AVAILABLE), ""
 
     def _withdraw_unsaid(self, external: External, feeds: list[FeedTick], now: float) -> None:

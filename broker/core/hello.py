@@ -129,6 +129,7 @@ class Hellos:
         peer.identity, external.peer, external.nonce = external, peer, hello.nonce
         peer.sequence, peer.asked_again = 0, 0.0
         external.where = self._where(peer, hello)
+        external.told = {}
         external.quiet_s = self._interval_s() * state.config.missed_heartbeats
         external.deadline = now + external.quiet_s
         resync = not hello.digest or hello.digest != external.digest()

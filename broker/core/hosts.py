@@ -238,7 +238,7 @@ class Hosts:
             place = self.supply.place(LocationKind.GROUP, group, source, SUPPLY_AVAILABLE)
             self.supply.set(place, source=source, holds=self.holds(place))
         for place in list(self.supply.locations.values()):
-            if place.kind is LocationKind.GROUP and place.name not in sources and not place.feeds:
+            if place.kind is LocationKind.GROUP and place.name not in sources:
                 self.supply.remove(place)
 
     def show_all(self, names: Iterable[str] | None = None) -> None:
@@ -260,5 +260,6 @@ class Hosts:
 
 
 def _reason(before: Hold | None, condition: ReportedCondition) -> str:
-    text = f"{condition.name}: {condition.reason}" if condition.reason else condition.name
+    why = f": {condition.reason}" if condition.reason else ", without a reason"
+    text = f"{condition.name}{why}"
     return f"{before.reason}; {text}" if before is not None and before.owner.startswith("reporter:") else text

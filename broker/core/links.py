@@ -6,6 +6,7 @@ import msgspec
 
 from xce.broker.core import access
 from xce.broker.core.effect import Send
+from xce.broker.core.external import External
 from xce.broker.core.intake import FEEDS
 from xce.broker.core.location import NEVER, Host, packed
 from xce.broker.core.peer import Peer
@@ -64,6 +65,7 @@ class Links:
             if report.full:
                 peer.asked_again = 0.0
             self.state.externals.report(peer.identity, report.feeds, now, full=report.full)
+            self._tell_of_refusals(peer, peer.identity)
 
     def heartbeat(self, peer: Peer, heartbeat: m.Heartbeat, now: float) -> None:
         """Alive, and how old everything is."""
@@ -79,6 +81,7 @@ class Links:
             peer.identity.deadline = now + peer.identity.quiet_s
             self.state.externals.heard(peer.identity, heartbeat.ages_ms, now)
             holds = peer.identity.digest() if heartbeat.digest else ""
+            self._tell_of_refusals(peer, peer.identity)
         if holds != heartbeat.digest:
             self._ask_again(peer, "the broker holds other values than you", now)
         state = self.state
@@ -86,6 +89,16 @@ class Links:
             peer,
             m.Pulse(sequence=heartbeat.sequence, next_key=state.next_key, spread_ms=state.spread_ms()),
         )
+
+    def _tell_of_refusals(self, peer: Peer, identity: External) -> None:
+        """Tell an external reporter which of its names lead nowhere: its scripts' author looks there."""
+        if identity.refused == identity.told:
+            return
+        identity.told = dict(identity.refused)
+        words = [f"{name}: {why}" for name, why in list(identity.told.items())[:CONDITIONS]]
+        if words:
+            self.state.note(f"reporter {identity.name}: {words[0]}", fault=True)
+        self.state.send(peer, m.Standing(state="connected", conditions=words))
 
     def _ask_again(self, peer: Peer, reason: str, now: float) -> None:
         if peer.asked_again and now - peer.asked_again < RESYNC_S:

@@ -13,13 +13,22 @@ from xce.broker.core import claim_orders, key_orders
 from xce.broker.core.effect import Audit
 from xce.broker.core.ledger import HostRecord, Ledger
 from xce.broker.core.peer import Peer
-from xce.broker.core.situation import Refusal, Situation, check_reason
+from xce.broker.core.situation import Refusal, Situation, check_reason, way_to
 from xce.model import fact as facts
 from xce.model import message as m
 from xce.model.resource import Scope, value_problem
 from xce.model.role import Role
 from xce.model.site import Site
-from xce.model.supply import Hold, HoldEnds, LocationKind, PoolAmount, Source, name_problem, split_location
+from xce.model.supply import (
+    Hold,
+    HoldEnds,
+    LocationKind,
+    PoolAmount,
+    Source,
+    location,
+    name_problem,
+    split_location,
+)
 
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -225,7 +234,8 @@ def _location(key: str, now: Situation, verb: str) -> str:
         raise Refusal("invalid", f"cannot {verb} {key!r}: {error}") from error
     known = key in now.present or (kind is LocationKind.HOST and name in now.ledger.hosts)
     if not known and key not in now.ledger.holds:
-        raise Refusal("not-found", f"cannot {verb} {key}: there is no such location")
+        hint = way_to(key, now.present)
+        raise Refusal("not-found", f"cannot {verb} {key}: there is no such location", hint)
     return key
 
 
@@ -240,11 +250,8 @@ def pool_amounts(ledger: Ledger, site: Site, pool: str) -> dict[str, PoolAmount]
 def _pool_set(order: m.PoolSet, _caller: Peer, now: Situation) -> list[facts.Change]:
     what = f"set {order.resource} of pool {order.pool}"
     if order.pool not in now.site.pools and order.pool not in now.ledger.pools:
-        raise Refusal(
-            "not-found",
-            f"cannot {what}: there is no such pool",
-            "declare it under 'pools:' in resources.yaml",
-        )
+        hint = way_to(location(LocationKind.POOL, order.pool), now.present)
+        raise Refusal("not-found", f"cannot {what}: there is no such pool", hint)
     kind = now.types.get(order.resource)
     if kind is None:
         raise Refusal("not-found", f"cannot {what}: no such resource type")

@@ -159,14 +159,8 @@ class SiteMap:
                 state.supply.set_entry(place, "amounts", resource, amounts.get(resource))
             self._show_vacancies(place.key, now)
         for place in list(state.supply.places.values()):
-            if place.kind is LocationKind.POOL and place.name not in names and place.view.amounts:
-                for resource in list(place.view.amounts):
-                    state.supply.set_entry(place, "amounts", resource, None)
-                self._show_vacancies(place.key, now)
-                if place.feeds:
-                    state.supply.set(place, source=Source.REPORTER)
-                else:
-                    state.supply.remove(place)
+            if place.kind is LocationKind.POOL and place.name not in names:
+                state.supply.remove(place)
         state.externals.look_again(now)
 
     def _show_vacancies(self, key: str, now: float) -> None:

@@ -1,6 +1,6 @@
 """What an order is judged against, and how it is refused: shared by `orders.py` and `claim_orders.py`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -8,10 +8,21 @@ from xce.broker.core.ledger import Ledger
 from xce.broker.core.location import Host
 from xce.model.instance import Instance
 from xce.model.resource import ResourceType
+from xce.model.schema import nearest
 from xce.model.site import Site
+from xce.model.supply import NAME_BYTES, LocationKind
 
 REASON = 1024
 """Characters of a reason."""
+LONGEST = NAME_BYTES + 16
+"""Of a location's key, and of what is compared with others."""
+
+
+_DECLARED = {
+    LocationKind.POOL.value: "declare it under 'pools:' in resources.yaml",
+    LocationKind.GROUP.value: "declare it under 'groups:' in hosts.yaml",
+}
+"""Where locations come from that are there by a site's files alone."""
 
 
 class Refusal(Exception):
@@ -48,3 +59,12 @@ def check_reason(reason: str, what: str) -> None:
         raise Refusal("invalid", f"cannot {what}: give a reason, people will read it")
     if len(reason) > REASON or not reason.isprintable():
         raise Refusal("invalid", f"cannot {what}: the reason must be one printable line of at most {REASON}")
+
+
+def way_to(key: str, present: Iterable[str]) -> str:
+    """What to do about a location that is not there; '' where there is nothing to say."""
+    kind, colon, name = key[:LONGEST].partition(":")
+    if kind not in _DECLARED:
+        return ""
+    known = [other.removeprefix(kind + colon) for other in present if other.startswith(kind + colon)]
+    return nearest(name, known) or _DECLARED[kind]

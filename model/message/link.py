@@ -188,7 +188,10 @@ class Pulse(Document, frozen=True, kw_only=True, tag="pulse"):
 
 
 class Standing(Document, frozen=True, kw_only=True, tag="standing"):
-    """The host's state or holds have changed; for showing on the node."""
+    """The host's state or holds have changed; for showing on the node.
+
+    To an external reporter: `conditions` has what it reports and the broker has no place for, and why.
+    """
 
     state: str
     conditions: list[str] = []

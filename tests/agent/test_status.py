@@ -33,8 +33,34 @@ def test_a_broken_link_says_how_long_nobody_was_heard(
 def test_each_line_of_a_cause_is_a_line_of_trouble() -> None:
     """A NAME.yaml may be wrong in five places."""
     reporter = REPORTER | {"cause": "r.yaml:1: a\nr.yaml:2: b"}
-    document = {"link": LINK, "host": HOST, "reporters": [reporter]}
+    document = {"agent": AGENT, "link": LINK, "host": HOST, "reporters": [reporter]}
     assert status.troubles(document, {}) == ["broker: no route", "r: r.yaml:1: a", "r: r.yaml:2: b"]
+
+
+def test_a_condition_that_gives_no_reason_is_shown_as_one_that_does_not() -> None:
+    conditions = [
+        {"name": "disk", "reason": "", "hold": True},
+        {"name": "fan", "reason": "3 of 4 turn", "hold": False},
+    ]
+    linked = LINK | {"phase": "synced"}
+    reporters = [REPORTER | {"conditions": conditions}]
+    document = {"agent": AGENT, "link": linked, "host": HOST, "reporters": reporters}
+    assert status.troubles(document, {}) == [
+        "r: reports disk without a reason, which holds the host",
+        "r: reports fan: 3 of 4 turn",
+    ]
+
+
+def test_what_the_broker_has_no_place_for_is_trouble_of_an_external_reporter_alone() -> None:
+    words = "lic@pool:matlap: there is no pool:matlap; did you mean 'matlab'?"
+    document = {
+        "agent": AGENT | {"role": "reporter"},
+        "link": LINK | {"phase": "synced"},
+        "host": HOST | {"conditions": [words]},
+        "reporters": [],
+    }
+    assert status.troubles(document, {}) == [f"broker: refuses {words}"]
+    assert status.troubles(document | {"agent": AGENT}, {}) == []
 
 
 def test_an_external_reporter_is_shown_as_one_and_is_no_host() -> None:

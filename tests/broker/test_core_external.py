@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.broker.world import Agent, World, key_of, pools_site
 from xce.model import message as m
-from xce.model.supply import Source
+from xce.model.supply import PoolAmount, Source
 from xce.model.value import Absent, Presence, digest
 
 
@@ -72,18 +72,45 @@ def test_others_may_not_report_a_pools_value() -> None:
     assert world.see("host:node1").values == {}
 
 
-def test_a_name_with_a_location_goes_there_and_may_bring_it() -> None:
+def test_a_name_with_a_location_goes_there_and_may_bring_a_storage() -> None:
     world = World(files=pools_site(pools={}))
     reporter = Reporter(world, "lic1")
-    reporter.join(**{"lic": 4, "lic@pool:ansys": 3, "lic@host:node1": 5, "lic@nonsense": 6})
-    seen = world.see("pool:ansys")
+    reporter.join(**{"lic": 4, "lic@storage:nas": 3, "lic@host:node1": 5, "lic@nonsense": 6})
+    seen = world.see("storage:nas")
     assert (seen.source, seen.values) == (Source.REPORTER, {"lic": 3})
     refused = world.ask("lic1", m.MineRequest(id="1")).location.about
     assert refused["refused lic"] == "say lic@LOCATION: no location has it"
     assert "does not belong at host:node1" in refused["refused lic@host:node1"]
     assert "expected host:NAME" in refused["refused lic@nonsense"]
     reporter.report(full=True, lic=4)
-    assert "pool:ansys" not in world.snapshot().locations, "it goes with its last value"
+    assert "storage:nas" not in world.snapshot().locations, "it goes with its last value"
+
+
+def test_a_mistyped_pool_is_refused_and_its_reporter_told_what_would_be_right() -> None:
+    world = World(files=pools_site())
+    reporter = Reporter(world, "lic1")
+    reporter.join(**{"lic@pool:matlab": 7, "lic@pool:matlap": 3, "lic@pool:cfd": 1})
+    assert [key for key in world.snapshot().locations if key.startswith("pool:")] == ["pool:matlab"]
+    assert world.see("pool:matlab").values == {"lic": 7}
+    (told,) = world.got("lic1", m.Standing)
+    nearly = "lic@pool:matlap: there is no pool:matlap; did you mean 'matlab'?"
+    assert told.conditions == [
+        nearly,
+        "lic@pool:cfd: there is no pool:cfd; declare it under 'pools:' in resources.yaml",
+    ]
+    assert f"reporter lic1: {nearly}" in world.notes()
+    reporter.heartbeat(probe=0)
+    assert len(world.got("lic1", m.Standing)) == 1, "said once"
+    pools = {name: {"lic": PoolAmount(base=1)} for name in ("matlab", "matlap", "cfd")}
+    world._take(world.broker.reload(pools_site(pools=pools), world.now))
+    reporter.heartbeat(probe=0)
+    assert world.got("lic1", m.Standing)[-1].conditions == []
+    assert world.see("pool:cfd").values == {"lic": 1}
+    world._take(world.broker.reload(pools_site(), world.now))
+    world.turn()
+    assert [key for key in world.snapshot().locations if key.startswith("pool:")] == ["pool:matlab"]
+    reporter.heartbeat(probe=0)
+    assert nearly in world.got("lic1", m.Standing)[-1].conditions
 
 
 def test_a_reporter_is_told_what_is_held_of_it_and_why_the_rest_is_not() -> None:

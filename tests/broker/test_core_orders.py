@@ -323,6 +323,21 @@ def test_a_pool_that_leaves_the_files_leaves_the_map() -> None:
     assert "pool:matlab" not in world.snapshot().locations
 
 
+@pytest.mark.parametrize(
+    "order",
+    [
+        m.PoolSet(id="1", pool="matlap", resource="lic", base=1),
+        m.HoldAdd(id="1", location="pool:matlap", reason="x"),
+    ],
+)
+def test_who_mistypes_a_pool_is_told_what_is_like_it(order: m.Order) -> None:
+    world = World(files=pools_site())
+    admin = world.peer("alice", "admin")
+    assert world.ask(admin, order).hint == "did you mean 'matlab'?"
+    world._take(world.broker.reload(pools_site(pools={}), world.now))
+    assert world.ask(admin, order).hint == "declare it under 'pools:' in resources.yaml"
+
+
 # -------------------------------------------------------------------------------------------------- keys
 
 

@@ -167,6 +167,9 @@ def test_conditions_of_reporters_hold_their_host_as_long_as_they_stand() -> None
         world.peer("alice", "admin"), m.HoldRelease(id="1", location="host:node1", owner="reporter:probe")
     )
     assert (refused.code, "goes with its cause" in refused.message) == ("conflict", True)
+    agent.state(conditions=[m.ReportedCondition(name="disk", hold=True)])
+    (hold,) = world.see("host:node1").holds
+    assert hold.reason == "disk, without a reason"
     agent.state()
     assert world.see("host:node1").holds == []
 

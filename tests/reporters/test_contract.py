@@ -209,6 +209,17 @@ def test_conditions_are_checked_one_by_one() -> None:
     assert outcome.refused == 5
 
 
+def test_a_condition_that_holds_the_host_without_saying_why_is_taken_and_noted() -> None:
+    line = b'{"xce": 1, "conditions": [{"name": "full", "hold": true}, {"name": "old"}]}'
+    outcome = finish_run([line], NODE)
+    assert [(each.name, each.reason, each.hold) for each in outcome.conditions or ()] == [
+        ("full", "", True),
+        ("old", "", False),
+    ]
+    note = "line 1: the condition full has no 'reason': whoever finds the host held will ask for one"
+    assert (outcome.refused, outcome.notes) == (0, [note])
+
+
 def test_a_slip_in_a_key_of_an_instance_or_a_condition_is_noted() -> None:
     """`attribute` for `attributes` and `held` for `hold` once said nothing, and nobody was told."""
     unit = b'{"id": "x", "kind": "gpu", "attribute": {"numa": 1}}'
