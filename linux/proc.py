@@ -4,11 +4,9 @@ A process that is gone reads as None or '': between listing and reading it may e
 """
 
 import os
-import re
 from typing import NamedTuple
 
 _PIECE = 1 << 16
-_SIZE = re.compile(r"(\S+):\s+(\d+) kB$", re.MULTILINE)
 
 
 class Process(NamedTuple):
@@ -94,7 +92,8 @@ def memory(proc_root: str = "/proc") -> dict[str, int]:
 
 def sizes(meminfo: str) -> dict[str, int]:
     """The same of a text: the machine's, or a NUMA node's, where each line begins with the node."""
-    return {name: int(kilobytes) << 10 for name, kilobytes in _SIZE.findall(meminfo)}
+    lines = (line.split() for line in meminfo.splitlines())
+    return {words[-3][:-1]: int(words[-2]) << 10 for words in lines if words[-1:] == ["kB"]}
 
 
 def content(path: str) -> bytes:
