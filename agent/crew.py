@@ -223,7 +223,14 @@ class Crew:
         """What is wrong, by what it is about; '' where nothing is."""
         directory = self._watch.fault if self._watch else ""
         own = self.discovery.faults() if self.discovery else {}
-        return {"control group": self._group_fault, "reporters' directory": directory, **own}
+        remains = self._supervisor.remains if self._supervisor else {}
+        left = [f"{name}: {', '.join(map(str, found))}" for name, found in sorted(remains.items())]
+        return {
+            "control group": self._group_fault,
+            "reporters' directory": directory,
+            "removed reporters": f"cannot be killed: {'; '.join(left)}" if left else "",
+            **own,
+        }
 
     # ---------------------------------------------------------------------------------------- inside
 

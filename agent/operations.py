@@ -17,6 +17,7 @@ from xce.agent.control import Operation, Reply
 from xce.linux.loop import Timer
 from xce.model.builtin_types import DISCOVERY
 from xce.model.message import Failed, Mine
+from xce.model.reporter import ReporterState as State
 from xce.model.value import Absent, Reading
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ class Operations:
         name = str(request.get("reporter", ""))
         crew = self._daemon.crew
         if crew is not None and crew.reset(name):
-            reply({"reset": name})
+            state = self._daemon.node.states.get(name)
+            kept = state is not None and state.state in {State.REFUSED, State.ABANDONED}
+            reply({"reset": name, "kept": f"is {state.state}: {state.cause}" if state and kept else ""})
         else:
             known = ", ".join(sorted(self._daemon.node.states)) or "none"
             reply({"error": f"cannot reset {name!r}: no such reporter (there are: {known})"})

@@ -79,6 +79,8 @@ class Ending:
         self._killed_at: float | None = None
         self.stuck = False
         """Whether it was told that something cannot be killed."""
+        self.named: list[Stuck] = []
+        """What that was."""
         self._kill_timer: Timer | None = None
         self._timer: Timer | None = loop.call_later(0, self._look)
         if grace > 0:
@@ -123,11 +125,11 @@ class Ending:
 
     def _tell_stuck(self) -> None:
         try:
-            left = describe(self._group.pids())
+            self.named = describe(self._group.pids())
         except OSError:
             return  # told at the next look
         self.stuck = True
-        self._on_stuck(left)
+        self._on_stuck(self.named)
 
     def _empty(self) -> bool:
         try:

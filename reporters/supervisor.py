@@ -19,7 +19,7 @@ from xce.model import message
 from xce.model.configuration import AgentReporters
 from xce.reporters import cage, schedule, show
 from xce.reporters.directory import Candidate
-from xce.reporters.ending import PATIENCE, Ending, Group
+from xce.reporters.ending import PATIENCE, Ending, Group, Stuck
 from xce.reporters.launch import GROUP
 from xce.reporters.reporter import Reporter
 from xce.reporters.result import Sink, View
@@ -189,6 +189,12 @@ class Supervisor:
         """Reporters, present and removed, with children that cannot be killed."""
         named = sum(bool(reporter.unkillable) for reporter in self.living)
         return named + sum(ending.stuck for ending in self._swept.values())
+
+    @property
+    def remains(self) -> dict[str, list[Stuck]]:
+        """What cannot be killed of reporters that are not there any more."""
+        left = {name: reporter.unkillable for name, reporter in self._leaving.items() if reporter.unkillable}
+        return left | {name: ending.named for name, ending in self._swept.items() if ending.stuck}
 
     @property
     def running(self) -> int:

@@ -176,6 +176,34 @@ def test_a_process_that_cannot_be_killed_is_named_never_doubled_and_bounded(node
     node.until(lambda: all(node.now(name).state == "backoff" for name in ("one", "two", "three")))
 
 
+def test_what_cannot_be_killed_of_a_reporter_that_was_removed_stays_named(node: Node) -> None:
+    """Of one that this agent has run, and of one that an agent before it has."""
+    mount = node.base / "mount"
+    mount.mkdir()
+    hanging = HangingMount(mount)
+    try:
+        node.script("one", f"#!/bin/sh\nexec stat {mount}/x\n", "interval: 0.2\ntimeout: 0.3\ngrace: 0.1\n")
+        node.start(patience=0.3)
+        node.until(lambda: node.supervisor.abandoned == 1)
+        assert node.supervisor.remains == {}
+        (node.directory / "one").unlink()
+        (node.directory / "one.yaml").unlink()
+        node.until(lambda: node.left == ["one"])
+        (found,) = node.supervisor.remains["one"]
+        assert (found.name, found.state) == ("stat", "D")
+        assert found.wait_channel
+        if node.group is None:
+            return
+        before, node.supervisor = node.supervisor, None  # type: ignore[assignment]  # as if it had crashed
+        node.start(patience=0.3)
+        node.until(lambda: node.supervisor.remains)
+        assert node.supervisor.remains == {"one": [found]}
+        node.supervisor = before
+    finally:
+        hanging.release()
+    node.until(lambda: node.supervisor.remains == {})
+
+
 def test_a_stuck_grandchild_does_not_cost_the_value_and_the_agent_stops_all_the_same(node: Node) -> None:
     """The script has a deadline of its own, as a good one has; what it left behind is stuck."""
     mount = node.base / "mount"

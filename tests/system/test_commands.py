@@ -219,9 +219,15 @@ def test_list_and_reset_speak_with_the_agent_and_list_works_without_it(site: Sit
     assert [one["name"] for one in as_json] == ["fails", "works"]
     assert agent.command("reporter", "reset", "fails").returncode == 0
     site.until(lambda: agent.reporter("fails")["runs"] == 2)
+    agent.script("barred", "#!/bin/sh\n", user="root")
+    site.until(lambda: agent.reporter("barred").get("state") == "refused")
+    kept = agent.command("reporter", "reset", "fails", "barred")
+    assert kept.returncode == 1
+    assert "fails: will run again soon\n" in kept.stdout
+    assert "barred: is refused: asks for user 'root'" in kept.stdout
     unknown = agent.command("reporter", "reset", "nope")
     assert unknown.returncode == 1
-    assert "there are: fails, works" in unknown.stderr
+    assert "there are: barred, fails, works" in unknown.stderr
 
 
 def test_explain_says_where_a_value_comes_from_and_what_the_broker_has_of_it(site: Site) -> None:
