@@ -136,7 +136,7 @@ class Link:
                 self._trust.mismatch()
             self._core.link_failed(event.text, now)
         elif event.state is not LinkState.CONNECTED:
-            self._core.link_down(event.text, now)
+            self._core.link_down(f"{event.text}, trying again", now)
 
     # --------------------------------------------------------------------------------------- to outside
 

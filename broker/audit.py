@@ -11,6 +11,7 @@ one makes up of the facts: a file of the state directory (`head`) says up to whi
 
 import os
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -80,7 +81,8 @@ class AuditLog:
         """
         assert self._head is not None, "internal error: an audit log without a head"
         before = files.read_head(self._head)
-        new = [fact for fact in facts if fact.op_id and fact.revision > before > 0]
+        first = bisect_right(facts, before, key=_revision) if before > 0 else len(facts)
+        new = [fact for fact in facts[first:] if fact.op_id]
         for _, [*_, last] in groupby(new, key=lambda fact: (fact.by, fact.op_id)):
             role, _, who = last.by.partition(":")
             call = Audit(
@@ -138,6 +140,10 @@ class AuditLog:
     def _gap(self, missing: int) -> bytes:
         words = f"{missing} lines are missing before this one"
         return _line(self._wall(), Audit(who="", role="", operation="audit", result=words))
+
+
+def _revision(fact: Fact) -> int:
+    return fact.revision
 
 
 def _cut(text: str) -> str:

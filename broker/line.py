@@ -159,8 +159,8 @@ class Line:
             )
         if problem := _socket_problem(endpoint):
             return BrokerUnreachable(*problem)
-        text = self._news.text.removesuffix(", trying again")  # not by who says this
-        return BrokerUnreachable(f"cannot reach the broker: {text}", HINTS.get(self._news.state, ""))
+        hint = HINTS.get(self._news.state, "")
+        return BrokerUnreachable(f"cannot reach the broker: {self._news.text}", hint)
 
     def close(self) -> None:
         """Close the link; may be called twice."""
@@ -188,7 +188,7 @@ class Line:
             self._news, self._news_at = event, now
             if not begun:
                 self._wrong_at = None
-                self._tell(LinkNews(event.state is LinkState.READY, event.text))
+                self._tell_of(event)
             if event.state is LinkState.READY:
                 self.trust.linked()
             if event.final:
@@ -199,7 +199,7 @@ class Line:
         """Go on with another key that is known, or with the same: its file may be mended meanwhile."""
         if self._wrong_at is None:
             self._news, self._news_at, self._wrong_at = event, now, now
-            self._tell(LinkNews(False, event.text))
+            self._tell_of(event)
         other = self.trust.mismatch()
         self._remake(now + (RETRY_S[0] if other else RETRY_S[1]))
 
@@ -207,6 +207,10 @@ class Line:
         if self._dealer is not None:
             self._dealer.close()
         self._dealer, self._remake_at = None, when
+
+    def _tell_of(self, event: LinkEvent) -> None:
+        up = event.state is LinkState.READY
+        self._tell(LinkNews(up, event.text if up else f"{event.text}, trying again"))
 
     def _tell(self, news: LinkNews) -> None:
         self.up = news.up

@@ -1,9 +1,16 @@
-"""How thick messages come to the loop, and whether it pays to rest between its turns."""
+"""When the loop does what it has to do: whether it rests between turns, and what may wait. Pure.
+
+Who gives an order waits for the disk and for us; who follows does not wait. So while nothing comes but
+orders, and what the store says to them, what is durable about claims is taken up and published later: when
+somebody asks something, when nothing comes for a moment, or when that has gone on for some moments.
+"""
 
 BUSY_PER_S, CROWDED_PER_S = 200, 30_000
 """Messages per second between which the loop rests between turns."""
 PACE_S = 0.05
 """Over which the rate is measured."""
+PUT_OFF_MS, AT_MOST_MS = 1, 3
+"""So long followers wait for what has become durable, if nothing comes; and if orders come all the while."""
 
 
 class Pace:
@@ -20,3 +27,29 @@ class Pace:
             self._fast = BUSY_PER_S <= self._count / passed < CROWDED_PER_S
             self._since, self._count = now, 0
         return self._fast
+
+
+class Owed:
+    """What followers are still to hear of."""
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        """When they hear at the latest of what has become durable; 0: they know of all."""
+
+    def durable(self, now: float) -> None:
+        """Something has become durable."""
+        self.due = self.due or now + AT_MOST_MS / 1000
+
+    def at_once(self, now: float) -> None:
+        """They hear of it in this turn."""
+        self.due = self.due or now
+
+    def may_wait(self, *, taken: int, orders: int, answered: bool, now: float) -> bool:
+        """Whether a turn ends without publishing: all that was taken are orders for the disk, or the disk
+        has answered some.
+        """
+        return taken == orders and (taken > 0 or answered) and not 0 < self.due <= now
+
+    def paid(self) -> None:
+        """They know of all."""
+        self.due = 0.0

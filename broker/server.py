@@ -1,14 +1,13 @@
-"""The broker's loop: sockets and the store on one side, the pure core on the other. No decisions.
+"""The broker's loop: sockets and the store on one side, the pure core on the other.
+
+What is answered to whom, the core decides; when something is done, and what may wait, `pace`. What is left
+here is the order of things, and which of two threads has the loop (`turns`).
 
 A turn takes in what is there (`TURN` messages at most), gives all its facts to the store as one batch,
 lets the core publish once, and sleeps until something comes. When messages come thick, it rests a few
 milliseconds between turns without looking at them: each wake-up costs more than a message does. Orders are
 not made to wait for that. When messages come so thick that a turn's work is rest enough, it does not rest: a
 sender that waits for what it sent to be seen would wait for nothing.
-
-Who gives an order waits for the disk and for us; who follows does not wait. So while nothing comes but
-orders, and what the store says to them, what is durable about claims is taken up and published later: when
-somebody asks something, when nothing comes for a moment, or when that has gone on for some moments.
 
 An exception out of the core is a bug. It costs the message that caused it, is counted and told, and ends
 nothing.
@@ -29,7 +28,7 @@ from xce.broker.core.effect import Audit, Backup, CutOff, Effect, Note, Persist,
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
 from xce.broker.logs import log
-from xce.broker.pace import Pace
+from xce.broker.pace import PUT_OFF_MS, Owed, Pace
 from xce.broker.store import Store, StoreError
 from xce.broker.turns import Turns
 from xce.model.message import Order
@@ -39,8 +38,6 @@ from xce.wire.router import TURN, Router, Sent, Stranger
 from xce.wire.zap import Authenticator
 
 REST_MS = 3
-PUT_OFF_MS, AT_MOST_MS = 1, 3
-"""So long followers wait for what has become durable, if nothing comes; and if orders come all the while."""
 CUT_AFTER_S = 0.5
 """A peer that is cut off gets this long to receive why."""
 FREEZE_AFTER = 1000
@@ -84,8 +81,7 @@ class Server:
         self._bugs: set[str] = set()
         self._synced = self._crowded = 0
         self._commits = Commits(broker, store, self._guard)
-        self._owed_at = 0.0
-        """When followers hear at the latest of what has become durable; 0: they know of all."""
+        self._owed = Owed()
         self._copies = Copies(store)
         self._turns = Turns(clock=clock)
         self._following = 0.0
@@ -156,7 +152,7 @@ class Server:
             elif look or self.broker.busy():
                 ready = everything.poll(0)
             else:
-                longest = PUT_OFF_MS if self._owed_at else max(1, int((self._following - now) * 1000))
+                longest = PUT_OFF_MS if self._owed.due else max(1, int((self._following - now) * 1000))
                 ready = everything.poll(longest)
             told = {descriptor for descriptor, _ in ready}
             if unattended or not attended.isdisjoint(told):
@@ -169,7 +165,7 @@ class Server:
                 more = self._take(router)  # orders that came while others were judged share their sync
                 taken += more
             now = self.clock()
-            put_off = self._puts_off(taken, now, store_spoke=store in told)
+            put_off = self._puts_off(taken, now, answered=store in told)
             if put_off:
                 self._hand_over(alone=taken == 1)
             else:
@@ -204,7 +200,7 @@ class Server:
                 if message.__class__ is PlainReport and take(peer, message, now):
                     continue
                 peer.json = data[0] == 0x7B
-                if self._owed_at and message.__class__ not in _ORDERS:
+                if self._owed.due and message.__class__ not in _ORDERS:
                     self._publish()  # whoever asks sees what was answered before
                 effects = handle(peer, message, now)
             except codec.CodecError as error:
@@ -217,16 +213,16 @@ class Server:
                 self.perform(effects)
         return len(messages)
 
-    def _puts_off(self, taken: int, now: float, *, store_spoke: bool) -> bool:
-        """Whether publishing waits: only orders came, which go to the disk, or answers from there."""
-        orders_alone = taken == len(self._commits.waiting) and not self._ended
-        return orders_alone and (taken > 0 or store_spoke) and (not self._owed_at or now < self._owed_at)
+    def _puts_off(self, taken: int, now: float, *, answered: bool) -> bool:
+        """Whether publishing waits."""
+        orders = len(self._commits.waiting)
+        return not self._ended and self._owed.may_wait(taken=taken, orders=orders, answered=answered, now=now)
 
     def _answer(self) -> None:
         """Take what the store has to say: callers first, followers in a moment."""
         now = self.clock()
         self._commits.take(now)
-        self._owed_at = self._owed_at or now + AT_MOST_MS / 1000
+        self._owed.durable(now)
 
     def _hand_over(self, *, alone: bool) -> None:
         """Give orders to the store; one that came alone together with the loop."""
@@ -261,10 +257,10 @@ class Server:
             return False
         if [descriptor for descriptor, _ in self._everything.poll(PUT_OFF_MS)] != [self._messages]:
             return False
-        orders_alone = self._puts_off(self._take(router), self.clock(), store_spoke=True)
+        orders_alone = self._puts_off(self._take(router), self.clock(), answered=True)
         if not orders_alone:
             # The loop's own thread ends the turn, and is not to sleep before.
-            self._owed_at = self._owed_at or now
+            self._owed.at_once(now)
         alone = orders_alone and len(self._commits.waiting) == 1
         self._commits.submit()
         return alone
@@ -279,7 +275,8 @@ class Server:
         self._commits.submit()
 
     def _publish(self) -> None:
-        self._owed_at, now = 0.0, self.clock()
+        self._owed.paid()
+        now = self.clock()
         self._commits.settle(now)
         self._guard(lambda: self.broker.turn(now))
 

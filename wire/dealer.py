@@ -71,7 +71,8 @@ DEFINITE = frozenset({LinkState.REJECTED, LinkState.WRONG_KEY, LinkState.NOT_A_B
 """States that waiting will hardly heal, once they are final or have lasted."""
 HINTS = {
     LinkState.REJECTED: "xce-broker key list, there, says which. One that it does not know: "
-    "xce-broker key add FILE.pub; one that was revoked stays so: make another",
+    "xce-broker key add FILE.pub; one that was revoked stays so: make another "
+    "(a host: xce-broker token new, move its agent.key away, xce-agent join)",
     LinkState.WRONG_KEY: "copy /etc/xce/keys/broker.pub from the broker's host",
     LinkState.NOT_A_BROKER: "check the address, and that keys are given for tcp://",
     LinkState.NO_ROUTE: "is the network up, and the address right? ip route get ADDRESS",
@@ -233,7 +234,7 @@ class Dealer:
             case zmq.EVENT_DISCONNECTED if self._state is LinkState.CONNECTED:
                 return self._not_greeted()
             case zmq.EVENT_DISCONNECTED if self._state is LinkState.READY:
-                return LinkEvent(LinkState.DISCONNECTED, f"link to {self.endpoint} is down, trying again")
+                return LinkEvent(LinkState.DISCONNECTED, f"link to {self.endpoint} is down")
             case zmq.EVENT_CONNECT_RETRIED if not lost:
                 return self._not_reached(tried=tried)
             case _:
@@ -247,11 +248,11 @@ class Dealer:
     def _not_reached(self, *, tried: bool) -> LinkEvent:
         """An attempt has failed. libzmq does not tell why; names it looks up by itself."""
         if not tried and (name := _name_in(self.endpoint)):
-            text = f"cannot reach {self.endpoint}: the name {name} does not resolve, trying again"
+            text = f"cannot reach {self.endpoint}: the name {name} does not resolve"
             return LinkEvent(LinkState.NO_NAME, text)
         if _no_route(self.endpoint):
-            return LinkEvent(LinkState.NO_ROUTE, f"no route to {self.endpoint} from this host, trying again")
-        return LinkEvent(LinkState.NO_ANSWER, f"nobody answers at {self.endpoint}, trying again")
+            return LinkEvent(LinkState.NO_ROUTE, f"no route to {self.endpoint} from this host")
+        return LinkEvent(LinkState.NO_ANSWER, f"nobody answers at {self.endpoint}")
 
 
 def _end(socket: "zmq.Socket[bytes]", monitor: "zmq.Socket[bytes]") -> None:

@@ -39,8 +39,6 @@ class Given(msgspec.Struct):
     """What its answer is remembered by, here and in the store."""
     request: str
     """What tells it from another order that has the same id."""
-    answer: Answered | None = None
-    """Once it was judged to be good."""
     also: list[Peer] = []
     """Who gave the same order again meanwhile."""
 
@@ -112,10 +110,10 @@ class Journal:
         """Hand what an order changes to the store. Its answer, with the ids of what it `made`, follows at
         once when that is durable, and is remembered; the audit has time until it is in the ledger.
         """
-        given.answer = Answered(given.key, given.request, self.draft.revision + len(changes), made)
+        answer = Answered(given.key, given.request, self.draft.revision + len(changes), made)
         self._given[given.key] = given
-        told = [Send(given.peer, done_of(given.answer, given.order.id))]
-        return self._hand_over(changes, given.peer.title, told, (), given)
+        told = [Send(given.peer, done_of(answer, given.order.id))]
+        return self._hand_over(changes, given.peer.title, told, (), given=given, answer=answer)
 
     def _hand_over(
         self,
@@ -123,11 +121,13 @@ class Journal:
         by: str,
         told: Sequence[Effect],
         failed: Sequence[Effect],
+        *,
         given: Given | None = None,
+        answer: Answered | None = None,
     ) -> Persist:
         """Changes are facts and in the draft from now on."""
         facts, at, draft, claims_alone = [], self.wall(), self.draft, True
-        op_id, answer = (given.order.id, given.answer) if given is not None else ("", None)
+        op_id = given.order.id if given is not None else ""
         for change in changes:
             fact = Fact(revision=draft.revision + 1, change=change, by=by, op_id=op_id, at=at)
             draft.apply(fact)

@@ -165,7 +165,7 @@ class Broker:
         if kind in peer.allowed:
             self._handlers[kind](peer, message, now)
         elif not peer.cut:
-            self._forbidden(peer, message, now)
+            self._forbidden(peer, message, kind, now)
         return self._effects() if self.state.out else _NOTHING
 
     def rubbish(self, peer: Peer, reason: str, request_id: str, now: float) -> list[Effect]:
@@ -316,16 +316,17 @@ class Broker:
         changes = decide(order, peer, now)
         return [journal.carry_out(asked, changes, made_by(changes))]
 
-    def _forbidden(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> None:
+    def _forbidden(self, peer: Peer, message: m.Tick | m.ToBroker, kind: type, now: float) -> None:
         """A message that the peer's role does not have."""
         what = message.__struct_config__.tag
-        if peer.allowed is access.UNTIL_HELLO:
+        assert peer.role is not None, "internal error: a peer without a role"
+        if peer.allowed is access.UNTIL_HELLO and kind in access.ALLOWED[peer.role]:
             self.state.counts["refused.hello"] += 1
             if self.state.scold(peer, now):
                 self.state.refuse(peer, "protocol", f"say hello before {what}", retry_s=1)
             return
         self.state.counts["refused.forbidden"] += 1
-        words = f"role {peer.role.value if peer.role else 'none'} may not say {what}"
+        words = f"role {peer.role.value} may not say {what}"
         request_id = getattr(message, "id", "")
         if request_id or self.state.scold(peer, now):
             self.state.send(peer, m.Failed(id=request_id, code="forbidden", message=words))

@@ -338,3 +338,12 @@ def test_local_peers_may_be_anything_their_socket_lets_them() -> None:
     world.connect("local-agent", uid=0)
     hello = m.Hello(protocol=m.PROTOCOL, role="agent", name="node2", nonce="n")
     assert isinstance(world.ask("local-agent", hello), m.Welcome)
+
+
+def test_who_uses_the_key_of_a_host_for_a_question_is_told_that_it_is_for_something_else() -> None:
+    """`say hello before snapshot` sent people looking for what was not there."""
+    world = World()
+    world.peer("node1")
+    answer = world.ask("node1", m.SnapshotRequest(id="1"))
+    assert (answer.code, answer.message) == ("forbidden", "role agent may not say snapshot")
+    assert world.ask("node1", m.Heartbeat(1, {}, "")).message == "say hello before h"
