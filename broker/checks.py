@@ -342,9 +342,10 @@ def _hosts(asked: Asked) -> Findings:
         if count and name in {f"refused.{reason}" for reason in _AGENTS}
     }
     for state, count in missing.items():
-        yield Finding("warning", f"{count} hosts are {state}", "xce-broker hosts --problems")
+        yield Finding("warning", f"hosts that are {state}: {count}", f"xce-broker hosts --state {state}")
     for reason, count in refused.items():
-        yield Finding("warning", f"agents were refused {count} times: {reason}", _AGENTS[reason])
+        text = f"times that an agent was refused ({reason}): {count}"
+        yield Finding("warning", text, _AGENTS[reason])
     if not missing and not refused:
         yield Finding("ok", f"{sum(quality.values())}, none is missing and none was refused")
 

@@ -21,7 +21,7 @@ from xce.model.message import ClaimBind, ClaimCreate, ClaimRelease, ClaimsReques
 def main(arguments: list[str]) -> int:
     """The program."""
     if len(arguments) != 3 or not re.fullmatch(r"[^=]+=[0-9]+", arguments[2]):
-        print("usage: place.py ENDPOINT JOB KIND=COUNT", file=sys.stderr)
+        print("usage: place.py ENDPOINT JOB KIND=COUNT (JOB: a name that no job had before)", file=sys.stderr)
         return 2
     endpoint, job, wanted = arguments
     kind, _, count = wanted.partition("=")
