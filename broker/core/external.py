@@ -15,7 +15,7 @@ from xce.broker.core.supply import SupplyMap
 from xce.model.message import FeedTick, ReporterState
 from xce.model.resource import Scope
 from xce.model.supply import LocationKind, Source, split_location
-from xce.model.value import Reading
+from xce.model.value import Absent, Reading
 from xce.model.value import digest as digest_of_readings
 
 POOLED = frozenset({Scope.POOL, Scope.EXTERNAL})
@@ -140,6 +140,8 @@ class Externals:
                 external.refused.pop(name, None)
             return
         external.refused.pop(name, None)
+        if isinstance(value, Absent) and self._has_other_name(external, tick.reporter, plain, key, place):
+            return
         label = f"{external.name}/{tick.reporter}"
         feed = self.intake.feed(place, label)
         if aged:
@@ -149,6 +151,15 @@ class Externals:
         self.intake.take(place, label, {plain: value}, now)
         if value is None:
             self._drop_if_empty(place)
+
+    def _has_other_name(
+        self, external: External, reporter: str, plain: str, key: str, place: Location
+    ) -> bool:
+        """Whether a place has a value under the other of its names: with the location, or without."""
+        other = external.tables.get(reporter, {}).get(plain if key else f"{plain}@{place.key}")
+        if other is None or isinstance(other, Absent):
+            return False
+        return not key or self._place(external, plain, "")[0] is place
 
     def _place(self, external: External, name: str, key: str) -> tuple[Location | None, str]:
         """The location that a name means, or why there is none."""

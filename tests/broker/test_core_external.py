@@ -42,6 +42,23 @@ def test_a_pools_value_comes_from_the_identity_that_its_type_names() -> None:
     }
 
 
+def test_a_place_that_is_called_by_its_other_name_from_now_on_keeps_its_value() -> None:
+    """A name that a run lacks stays behind as unknown; it must not speak against the one in its place."""
+    world = World(files=pools_site())
+    reporter = Reporter(world, "lic1")
+    reporter.join(lic=7)
+    missing = Absent(Presence.UNKNOWN, cause="not in the last run")
+    for said, seen in (
+        ({"lic": missing, "lic@pool:matlab": 8}, 8),
+        ({"lic": 9, "lic@pool:matlab": missing}, 9),
+    ):
+        news: dict[str, Any] = said
+        reporter.report(**news)
+        assert world.see("pool:matlab").values == {"lic": seen}
+    reporter.report(lic=missing)
+    assert isinstance(world.see("pool:matlab").values["lic"], Absent)
+
+
 def test_a_server_that_is_down_is_unknown_and_not_zero() -> None:
     """C-DIR-02, the broker's half."""
     world = World(files=pools_site())
