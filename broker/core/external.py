@@ -133,7 +133,8 @@ class Externals:
         plain, _, key = name.partition("@")
         place, problem = self._place(external, plain, key)
         if place is None:
-            if value is not None and (name in external.refused or len(external.refused) < TABLE):
+            given = value is not None and not isinstance(value, Absent)
+            if given and (name in external.refused or len(external.refused) < TABLE):
                 self.intake.refused["location"] += name not in external.refused
                 external.refused[name] = problem
             else:

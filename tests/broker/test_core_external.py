@@ -59,6 +59,18 @@ def test_a_place_that_is_called_by_its_other_name_from_now_on_keeps_its_value() 
     assert isinstance(world.see("pool:matlab").values["lic"], Absent)
 
 
+def test_a_mistyped_name_that_is_no_longer_given_is_no_trouble_any_more() -> None:
+    world = World(files=pools_site())
+    reporter = Reporter(world, "lic1")
+    news: dict[str, Any] = {"lic@pool:typo": 7}
+    reporter.join(**news)
+    assert "refused lic@pool:typo" in world.ask("lic1", m.MineRequest(id="1")).location.about
+    news = {"lic@pool:typo": Absent(Presence.UNKNOWN, cause="not in the last run"), "lic": 7}
+    reporter.report(**news)
+    assert list(world.ask("lic1", m.MineRequest(id="2")).location.about) == ["address"]
+    assert world.see("pool:matlab").values == {"lic": 7}
+
+
 def test_a_server_that_is_down_is_unknown_and_not_zero() -> None:
     """C-DIR-02, the broker's half."""
     world = World(files=pools_site())
