@@ -96,6 +96,7 @@ class Crew:
             state_directory=self._state_directory,
             group=self._home,
             look_again=lambda: self._watch.soon() if self._watch else None,
+            write=self._memory.writer.do,
         )
         self._seen, mounts = None, self._supervisor.mounts
         self._watch = Watch(

@@ -228,6 +228,7 @@ class Daemon:
         if self.crew is not None:
             self.crew.refresh()
         self.types.ask_about_refused()
+        self.memory.write_again()
         self.faults.look_at_scratch()
         self.loop.call_later(MINUTE_S, self._each_minute)
 

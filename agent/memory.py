@@ -2,9 +2,9 @@
 
 The cluster's types, so that it works without the broker from the start; the generations of inventories; and
 what YAML files meant, by their text, so that a start needs no YAML parser. A file that is empty, damaged, of
-another version or not ours reads as nothing. A disk that cannot be written to costs the next start its head
-start and nothing else, one that does not answer keeps the writer's thread alone, and on a file system that
-may hang nothing is remembered: `fault` says so.
+another version or not ours reads as nothing. A disk that cannot be written to gets what
+it is owed later, and a start before that has no head start; one that does not answer keeps the writer's
+thread alone, and on a file system that may hang nothing is remembered: `fault` says so.
 """
 
 import contextlib
@@ -48,6 +48,9 @@ class Memory:
         self.writer = Writer()
         """Of all that the agent keeps there and the loop must not wait for."""
         self._faults: dict[str, str] = {}
+        self._owed: dict[str, tuple[str, bytes]] = {}
+        """What is not on disk yet: the newest file of each sort."""
+        self._mounts = mountinfo.Table()
         self._may_use()
 
     @property
@@ -100,7 +103,7 @@ class Memory:
         if not self.directory:
             return False
         try:
-            mount = mountinfo.may_hang(self.directory)
+            mount = mountinfo.may_hang(self.directory, self._mounts.tops())
         except OSError:
             return True
         if mount is not None:
@@ -115,7 +118,7 @@ class Memory:
         return f"{self.directory}/{name}.msgpack"
 
     def _read(self, name: str, kind: type[T]) -> T | None:
-        if not self.directory:
+        if not self._may_use():
             return None
         try:
             data = self._bytes(name)
@@ -157,10 +160,19 @@ class Memory:
     def _write(self, name: str, content: Any) -> None:
         """Replace a file whole. Not synced: after a power cut it may be empty, which reads as nothing."""
         if self._may_use():
-            data = msgspec.msgpack.encode((VERSION, content))
-            self.writer.do(name, lambda: self._replace(name, data))
+            self._give(name, msgspec.msgpack.encode((VERSION, content)))
 
-    def _replace(self, name: str, data: bytes) -> None:
+    def write_again(self) -> None:
+        """Try once more what could not be written: the disk may have room by now."""
+        for name, data in list(self._owed.values()) if self._may_use() else ():
+            self._give(name, data)
+
+    def _give(self, name: str, data: bytes) -> None:
+        owed = self._owed[_sort(name)] = name, data
+        self.writer.do(name, lambda: self._replace(owed))
+
+    def _replace(self, owed: tuple[str, bytes]) -> None:
+        name, data = owed
         path = self._path(name)
         try:
             with open(f"{path}.new", "wb", opener=private) as file:
@@ -169,6 +181,8 @@ class Memory:
             if name.startswith(PARSED):
                 self._forget_some()
             self._faults.pop(_sort(name), None)
+            if self._owed.get(_sort(name)) is owed:
+                del self._owed[_sort(name)]
         except OSError as error:
             self._faults[_sort(name)] = f"cannot write {path}: {error.strerror}"
 

@@ -146,6 +146,16 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
+def is_directory_of(path: str, uid: int, gid: int, mode: int) -> bool:
+    """Whether it is there as `make_directory` would make it; only a look, which a frozen disk answers."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    held = found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)
+    return stat.S_ISDIR(found.st_mode) and held == (uid, gid, mode)
+
+
 def make_directory(path: str, uid: int, gid: int, mode: int) -> None:
     """A directory of its own for somebody, below a parent that we trust; there already is good, too.
 

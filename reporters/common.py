@@ -9,6 +9,7 @@ from xce.linux.reaper import Reaper
 from xce.model.configuration import AgentReporters
 from xce.reporters import cage
 from xce.reporters.directory import Candidate
+from xce.reporters.launch import Write
 from xce.reporters.result import Sink
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Shared(Protocol):
     state_directory: str
     group: cgroup.Cgroup | None
     patience: float
+    write: Write
     chance: Callable[[], float]
     living: set["Reporter"]
     """Those with a run, or a leftover, present and removed: each adds itself, `finished` takes it out."""

@@ -10,8 +10,8 @@ or ValueError, and then nothing runs.
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
 from xce.linux import cgroup, mountinfo, paths, syscalls
 from xce.linux.loop import Loop
@@ -25,8 +25,14 @@ from xce.reporters.oneshot import OneShot, OneShotOwner
 from xce.reporters.run import Start
 from xce.reporters.stream import Stream, StreamOwner
 
+MODE = 0o700
+"""Of a reporter's own directory."""
 GROUP = "reporter-"
 """Before a reporter's name in that of its control group, where the kernel's files are (`pids.max`)."""
+
+
+Write: TypeAlias = Callable[[str, Callable[[], object]], object]
+"""Carries out a job, of which the newest under each name counts; it may come back before the job is done."""
 
 
 class ChangedError(OSError):
@@ -63,9 +69,10 @@ class Launcher:
         state_directory: str,
         group: cgroup.Cgroup | None,
         patience: float,
+        write: Write,
     ) -> None:
         self._loop, self._reaper = loop, reaper
-        self._node, self._mounts, self._patience = node, mounts, patience
+        self._node, self._mounts, self._patience, self._write = node, mounts, patience, write
         self.directory = os.path.join(state_directory, "reporters", name)
         """The reporter's own, which it may write to."""
         self.group = cgroup.Inhabited(group.child(GROUP + name), on_loss=self.forget) if group else None
@@ -119,10 +126,7 @@ class Launcher:
 
     def _make(self, wanted: Wanted) -> None:
         user = wanted.person.user
-        uid, gid = (user.uid, user.gid) if user else (os.geteuid(), os.getegid())
-        if not os.path.isdir(above := os.path.dirname(self.directory)):
-            os.makedirs(above, 0o755, exist_ok=True)
-        paths.make_directory(self.directory, uid, gid, 0o700)
+        self._make_directory(*((user.uid, user.gid) if user else (os.geteuid(), os.getegid())))
         group = self.group.group if self.group else None
         command = cage.command(
             wanted.person,
@@ -150,6 +154,31 @@ class Launcher:
             patience=self._patience,
         )
         self._made_for, self._safe_among = wanted, None
+
+    def _make_directory(self, uid: int, gid: int) -> None:
+        """The reporter's own, unless it is there; nobody waits for a disk that does not answer."""
+        if (mount := mountinfo.may_hang(self.directory, self._mounts.tops())) is not None:
+            words = f"is on {mount.kind} from {mount.source} now, which may hang"
+            raise OSError(errno.EIO, words, self.directory)
+        if paths.is_directory_of(self.directory, uid, gid, MODE):
+            return
+        outcome: list[OSError | None] = []
+
+        def make() -> None:
+            try:
+                if not os.path.isdir(above := os.path.dirname(self.directory)):
+                    os.makedirs(above, 0o755, exist_ok=True)
+                paths.make_directory(self.directory, uid, gid, MODE)
+            except OSError as error:
+                outcome.append(error)
+            else:
+                outcome.append(None)
+
+        self._write(self.directory, make)
+        if not outcome:
+            raise OSError(errno.EIO, "its disk does not answer (dmesg)", self.directory)
+        if outcome[0] is not None:
+            raise outcome[0]
 
     def _limit(self, group: cgroup.Cgroup | None, wanted: Wanted) -> dict[int, int]:
         limits = wanted.candidate.settings.limits

@@ -74,6 +74,7 @@ class Reporter:
             state_directory=shared.state_directory,
             group=shared.group,
             patience=shared.patience,
+            write=shared.write,
         )
         self._leftover = self._end_leftover(leftover)
         if self._leftover is None:

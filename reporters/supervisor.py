@@ -20,7 +20,7 @@ from xce.model.configuration import AgentReporters
 from xce.reporters import cage, schedule, show
 from xce.reporters.directory import Candidate
 from xce.reporters.ending import PATIENCE, Ending, Group, Stuck
-from xce.reporters.launch import GROUP
+from xce.reporters.launch import GROUP, Write
 from xce.reporters.reporter import Reporter
 from xce.reporters.result import Sink, View
 
@@ -92,11 +92,12 @@ class Supervisor:
         patience: float = PATIENCE,
         uid: int | None = None,
         find_user: Callable[[str], users.User | None] = users.find,
+        write: Write = lambda _, job: job(),
     ) -> None:
         self.loop, self.reaper, self.sink, self.settings = loop, reaper, sink, settings
         self.node, self.state_directory, self.group = node, state_directory, group
         self.mounts = mountinfo.Table()
-        self.patience, self.chance = patience, chance
+        self.patience, self.chance, self.write = patience, chance, write
         me = os.geteuid() if uid is None else uid
         self.policy = cage.Policy(uid=me, user=settings.user, allow_root=settings.allow_root)
         self.trusted: Collection[int] = {0, me}
@@ -111,7 +112,6 @@ class Supervisor:
         """Groups of reporters that are not there any more."""
         self._stopped: Callable[[], object] | None = None
         self._stopping = False
-        os.makedirs(os.path.join(state_directory, "reporters"), mode=0o755, exist_ok=True)
 
     # ---------------------------------------------------------------------------------------- orders
 

@@ -1,10 +1,12 @@
 """What the agent remembers, and that it can lose all of it."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.linux.hangfs import hanging
 from xce.agent import memory
 from xce.agent.memory import Generation, Memory
 from xce.model.configuration import ReporterSettings
@@ -72,6 +74,33 @@ def test_a_disk_that_cannot_be_written_is_a_fault_and_no_more(tmp_path: Path) ->
     (tmp_path / "gone").mkdir()
     one.keep_types([GPUS])
     assert one.fault == ""
+
+
+def test_what_could_not_be_written_is_written_once_it_can_be(tmp_path: Path) -> None:
+    """A generation that a full disk has kept off it was given to another inventory after the next start."""
+    one = Memory(str(tmp_path / "gone"))
+    one.keep_generations({"r": Generation(7, "d")})
+    one.keep_generations({"r": Generation(8, "e")})
+    one.write_again()
+    assert "cannot write" in one.fault
+    (tmp_path / "gone").mkdir()
+    one.write_again()
+    assert one.fault == ""
+    assert one.generations() == {"r": Generation(8, "e")}
+    (tmp_path / "gone/generations.msgpack").unlink()
+    one.write_again()
+    assert one.generations() == {}, "nothing is owed any more"
+
+
+def test_nothing_is_read_where_a_file_system_has_come_that_may_hang(tmp_path: Path) -> None:
+    one = Memory(str(tmp_path))
+    one.keep_types([GPUS])
+    with hanging(tmp_path):
+        began = time.monotonic()
+        assert one.types() is None
+        one.keep_types([GPUS])
+        assert time.monotonic() - began < 1
+    assert "nothing is remembered" in one.fault
 
 
 def test_what_cannot_be_read_is_set_aside_and_the_agent_goes_on(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import select
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,20 @@ _NOT_ASKED = {2, 36, 42}
 _DIRECTORY = struct.pack("6Q10I", 7, 0, 0, 0, 0, 0, 0, 0, 0, 0o040755, 2, 0, 0, 0, 4096, 0)
 """fuse_attr"""
 _MNT_DETACH = 2
+
+
+@contextlib.contextmanager
+def hanging(point: Path, at_most: float = 5.0) -> Iterator[None]:
+    """A mount that hangs meanwhile; not for longer, so that who waits for it fails, and the tests go on."""
+    mount = HangingMount(point)
+    timer = threading.Timer(at_most, mount.release)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        mount.release()
 
 
 class HangingMount:

@@ -66,6 +66,29 @@ def slowest(agent: AgentProgram, seconds: float) -> float:
 
 
 @starting(on_a_disk_of_its_own)
+def test_reporters_that_come_while_the_disk_is_frozen_wait_for_it_and_nobody_else_does(one: Node) -> None:
+    """Making the directory of the first of them, the agent waited until the disk thawed."""
+    disk: SickDisk = one.agent.disk  # type: ignore[attr-defined]
+    one.agent.script("steady", "#!/bin/sh\necho '{}'\n", interval=0.2)
+    one.site.until(lambda: one.agent.reporter("steady").get("runs"))
+    try:
+        with disk.frozen():
+            for name in ("first", "second"):
+                one.agent.script(name, "#!/bin/sh\necho '{}'\n", interval=0.2)
+            for name in ("first", "second"):
+                cause = one.site.until(lambda name=name: one.agent.reporter(name).get("cause"))  # type: ignore[misc]
+                assert "its disk does not answer" in cause
+            assert slowest(one.agent, 1) < 0.5
+            runs = one.agent.reporter("steady")["runs"]
+            one.site.until(lambda: one.agent.reporter("steady")["runs"] > runs)
+        one.site.until(lambda: all(one.agent.reporter(name)["runs"] for name in ("first", "second")))
+        one.site.until(lambda: not any("disk" in line for line in one.agent.status()["trouble"]))
+    finally:
+        one.agent.kill()
+        disk.close()
+
+
+@starting(on_a_disk_of_its_own)
 def test_an_agent_whose_disk_is_frozen_answers_and_runs_its_reporters_and_goes_on_when_it_thaws(
     one: Node,
 ) -> None:
