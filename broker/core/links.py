@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from xce.broker.core import access
-from xce.broker.core.effect import Send
+from xce.broker.core.effect import Audit, Send
 from xce.broker.core.external import External
 from xce.broker.core.intake import FEEDS
 from xce.broker.core.location import NEVER, Host, packed
@@ -172,11 +172,21 @@ class Links:
         if self.state.journal.fault:
             self.state.send(peer, failed)
             return
+        journal = self.state.journal
+        names = ", ".join(f"{one.type.name} of {one.origin}" for one in admitted)
+        line = Audit(
+            who=peer.name,
+            role=peer.role or "",
+            operation=str(declare.__struct_config__.tag),
+            target=names,
+            revision=journal.draft.revision + len(admitted),
+            address=peer.address,
+        )
         self.state.out.append(
-            self.state.journal.persist(
+            journal.persist(
                 admitted,
                 by=peer.title,
-                told=[Send(peer, done)],
+                told=[Send(peer, done), line],
                 failed=[Send(peer, failed)],
             )
         )

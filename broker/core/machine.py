@@ -14,7 +14,7 @@ from typing import Any
 
 from xce.broker.core import access
 from xce.broker.core.claims import Claims
-from xce.broker.core.effect import Effect, Send, SendBytes
+from xce.broker.core.effect import Audit, Effect, Send, SendBytes
 from xce.broker.core.hello import Hellos
 from xce.broker.core.journal import KEPT_WAITING, NOT_DURABLE_HINT, Journal, as_given
 from xce.broker.core.ledger import Answered, Ledger
@@ -341,7 +341,7 @@ class Broker:
         return self._effects()
 
     def add_keys(self, keys: Sequence[facts.KeyAdded]) -> list[Effect]:
-        """Take up keys from files, unless they are known or were revoked."""
+        """Take up keys from files, unless they are known or were revoked. No order says so."""
         known = self.state.journal.draft.keys
         new = [
             key
@@ -353,7 +353,9 @@ class Broker:
             )
         ]
         if new:
-            self.state.out.append(self.state.journal.persist(new))
+            first = self.state.journal.draft.revision + 1
+            lines = [_taken_up(key, revision) for revision, key in enumerate(new, first)]
+            self.state.out.append(self.state.journal.persist(new, told=lines))
         return self._effects()
 
     def answers(self, ticket: int) -> list[Effect]:
@@ -425,3 +427,11 @@ class Broker:
     def _effects(self) -> list[Effect]:
         effects, self.state.out = self.state.out, []
         return effects
+
+
+def _taken_up(key: facts.KeyAdded, revision: int) -> Audit:
+    """The line of the audit for a key that came as a file."""
+    about = f"{key.role} {key.name} {key.public}, from the directory of accepted keys"
+    return Audit(
+        who="", role="", operation=str(m.KeyAdd.__struct_config__.tag), target=about, revision=revision
+    )

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from tests.broker.world import LICENCES, Agent, World, joined, key_of, pools_site, site
+from tests.broker.world import LICENCES, TYPES, Agent, World, joined, key_of, pools_site, site
 from xce.broker.core import access
 from xce.model import message as m
+from xce.model.fact import KeyAdded
+from xce.model.resource import Kind, ResourceType
 from xce.model.role import Role
 from xce.model.supply import Hold, HoldEnds, PoolAmount
 from xce.wire import keys
@@ -413,8 +415,6 @@ def test_one_of_two_keys_of_a_name_can_be_revoked_by_itself() -> None:
 
 
 def test_a_key_file_does_not_bring_a_revoked_key_back() -> None:
-    from xce.model.fact import KeyAdded
-
     world = World()
     world.peer("node1")
     world.ask(world.peer("alice", "admin"), m.KeyRevoke(id="1", name="node1", reason="x"))
@@ -439,6 +439,31 @@ def test_every_order_leaves_a_line_in_the_audit() -> None:
     )
     assert (done.op_id, done.result, done.revision) == ("op1", "ok", world.facts[-1].revision)
     assert (failed.op_id, failed.result, failed.revision) == ("op2", "not-found", 0)
+
+
+def test_a_type_that_a_hosts_reporter_brings_along_leaves_a_line_in_the_audit() -> None:
+    """It holds in the whole cluster from then on."""
+    world, _ = joined()
+    gap = ResourceType(name="gap", kind=Kind.NUMERIC)
+    world.commits = False
+    world.say("node1", m.Declare(types={"gap.yaml": [gap, TYPES["fan"]]}))
+    assert world.audit() == []
+    world.commit()
+    (line,) = world.audit()
+    assert (line.who, line.role, line.operation) == ("node1", "agent", "declare")
+    assert line.target == "gap of gap.yaml of agent:node1"
+    assert (line.result, line.revision, line.address) == ("ok", world.facts[-1].revision, "node1.example:1")
+
+
+def test_a_key_that_is_put_into_the_directory_leaves_a_line_in_the_audit() -> None:
+    world = World()
+    key = KeyAdded(name="eve", role="admin", public=key_of("eve"))
+    world._take(world.broker.add_keys([key, KeyAdded(name="bob", role="agent", public=key_of("bob"))]))
+    world._take(world.broker.add_keys([key]))
+    eve, bob = world.lines()
+    assert (eve.who, eve.operation, eve.result) == ("", "key.add", "ok")
+    assert eve.target == f"admin eve {key_of('eve')}, from the directory of accepted keys"
+    assert (eve.revision, bob.revision) == (world.facts[-2].revision, world.facts[-1].revision)
 
 
 def test_the_audit_names_what_was_set_of_a_pool_and_nothing_else() -> None:

@@ -198,6 +198,11 @@ class World:
         return [effect.text for effect in self.effects if isinstance(effect, Note)]
 
     def audit(self) -> list[Audit]:
+        """Lines of those who have asked for something."""
+        return [line for line in self.lines() if line.who]
+
+    def lines(self) -> list[Audit]:
+        """All lines of the audit."""
         return [effect for effect in self.effects if isinstance(effect, Audit)]
 
     def snapshot(self, *, json: bool = False, detail: bool = False, name: str = "reader") -> Mirror:
