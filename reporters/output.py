@@ -15,6 +15,7 @@ LARGEST_PIPE = 1 << 20
 """What a pipe can hold at most, unless root has changed that (/proc/sys/fs/pipe-max-size)."""
 STDERR_BYTES = 8 << 10
 FIRST_LINE_BYTES = 512
+TRACEBACK = "Traceback (most recent call last):"
 
 
 class Tail:
@@ -33,9 +34,12 @@ class Tail:
             self._first = stripped[:FIRST_LINE_BYTES]
 
     @property
-    def first_line(self) -> str:
-        """The first line that is not blank."""
-        return self._first.split(b"\n")[0].decode(errors="backslashreplace").rstrip()
+    def gist(self) -> str:
+        """The first line that is not blank; of a traceback of Python the last, which says what was wrong."""
+        first = self._first.split(b"\n")[0].decode(errors="backslashreplace").rstrip()
+        if first != TRACEBACK:
+            return first
+        return self.text.rstrip().rpartition("\n")[2][:FIRST_LINE_BYTES]
 
     @property
     def text(self) -> str:

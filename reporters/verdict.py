@@ -67,7 +67,7 @@ def judge(
         return Verdict(Outcome.MISBEHAVED, ended_for)
     if how.status in _declining(candidate.settings.mode):
         return Verdict(Outcome.DECLINED)
-    said = stderr.first_line
+    said = stderr.gist
     if problem := cage.start_problem(how.status, said, candidate):
         return Verdict(Outcome.MISBEHAVED, problem)
     fault = contract.fault_of(status=how.status, killed_by=how.signal, stderr=said)

@@ -176,7 +176,7 @@ def test_standard_error_without_end_costs_nothing(owner: Owner, tmp_path: Path) 
     owner.kernel.during(1.0)
     used = os.times().user - begin.user + os.times().system - begin.system
     assert used < 0.5
-    assert run.stderr.first_line == "first"
+    assert run.stderr.gist == "first"
     assert len(run.stderr.text) == 8192
     assert proc.resident_bytes() - before < 20 * MIB
     run.end(0)
@@ -204,7 +204,14 @@ def test_what_is_printed_beyond_the_first_moment_is_read_as_it_comes(owner: Owne
     """A pipe holds 64 KiB: a run that prints more would otherwise wait for us, and we for it."""
     run = owner.start(shell(tmp_path, "sleep 0.2; head -c 200000 /dev/zero | tr '\\0' x; echo oops >&2\n"))
     assert run.kept == [b"x" * 200_000]
-    assert run.stderr.first_line == "oops"
+    assert run.stderr.gist == "oops"
+
+
+def test_of_a_traceback_the_last_line_says_what_was_wrong() -> None:
+    tail = Tail()
+    tail.add(b'Traceback (most recent call last):\n  File "/proc/self/fd/9", line 2, in <module>\n')
+    tail.add(b"ModuleNotFoundError: No module named 'nosuch'\n")
+    assert tail.gist == "ModuleNotFoundError: No module named 'nosuch'"
 
 
 def test_the_tail_keeps_the_first_line_and_the_last_bytes() -> None:
@@ -212,12 +219,12 @@ def test_the_tail_keeps_the_first_line_and_the_last_bytes() -> None:
     tail.add(b"\n  \nfir")
     tail.add(b"st\nsecond\n")
     tail.add(b"\xff" * 9000)
-    assert tail.first_line == "first"
+    assert tail.gist == "first"
     assert tail.text == "\\xff" * 8192
     endless = Tail()
     for _ in range(100):
         endless.add(b"x" * 100)
-    assert endless.first_line == "x" * 512
+    assert endless.gist == "x" * 512
 
 
 def test_a_start_that_fails_leaves_no_descriptor(owner: Owner, tmp_path: Path) -> None:

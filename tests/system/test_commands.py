@@ -109,6 +109,12 @@ def test_test_of_a_good_reporter_ends_with_0_and_of_a_failing_one_with_its_statu
     agent = alone(site)
     agent.script("good", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\n", types=TYPES)
     assert command(agent, "reporter", "test", "good").returncode == 0
+    agent.script("less", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\n", types=TYPES, reports=["zz", "scratch_gb"])
+    shown = command(agent, "reporter", "test", "less")
+    assert (shown.returncode, "note: promised in less.yaml and not given: rack, zz\n" in shown.stdout) == (
+        0,
+        True,
+    )
     agent.script("bad", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\necho no server >&2\nexit 3\n", types=TYPES)
     shown = command(agent, "reporter", "test", "bad")
     assert shown.returncode == 1

@@ -12,6 +12,7 @@ from xce.model import human
 from xce.model.builtin_types import ATTRIBUTES, BUILTIN, LOAD_INDICES
 from xce.model.configuration import AgentFile, ExternalFile
 from xce.model.value import Absent, Reading
+from xce.reporters import cage
 from xce.reporters.contract import NO_TYPE
 from xce.reporters.frame import TooLong, escape, shown
 from xce.reporters.result import RunResult
@@ -67,6 +68,8 @@ def run(argv: Sequence[str]) -> int:
         print(f"note: no types but the built-in ones are known here ({words})")
     if trial.refused:
         report.complain(f"not started: {trial.refused}")
+    elif report.heard and (missing := set(cage.expected(candidate.settings)) - report.heard):
+        print(f"note: promised in {candidate.name}.yaml and not given: {', '.join(sorted(missing))}")
     elif not report.lines and candidate.settings.mode != "one-shot":
         report.complain(f"printed no line within {human.span(seconds)} (does it flush after each line?)")
     return TROUBLE if report.bad else GOOD
@@ -90,6 +93,8 @@ class Report:
         self.unknown = False
         """A name that no type is known for."""
         self.lines = 0
+        self.heard: set[str] = set()
+        """Names that were given, taken or not."""
 
     def line(self, line: bytes | TooLong, verdicts: list[Verdict]) -> None:
         """What becomes of one line."""
@@ -123,6 +128,9 @@ class Report:
 
     def _verdict(self, verdict: Verdict) -> None:
         outcome = verdict.outcome
+        self.heard |= {
+            name.partition("@")[0] for name in (*verdict.values, *(one.name for one in verdict.refusals))
+        }
         for name, reading in verdict.values.items():
             print(f"line {verdict.line}: taken    {name} = {_reading(reading)}")
         if outcome.instances is not None:
