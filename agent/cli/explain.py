@@ -76,10 +76,15 @@ def _value(document: Document, *, external: bool) -> list[tuple[str, str]]:
     else:
         found.append(("type", "none: declare it in resources.yaml, or under 'types:' in the reporter's YAML"))
     if held:
-        age = f"{human.span(held['age_s'])} old, " if held["age_s"] is not None else ""
-        stale = f"stale after {human.span(held['ttl_s'])}; " if held["ttl_s"] else ""
-        found.append(("freshness", f"{age}{stale}unchanged for {human.span(held['since_s'])}"))
+        found.append(("freshness", _freshness(held)))
     return found
+
+
+def _freshness(held: Document) -> str:
+    run = f", of run {held['run']}" if held["run"] else ""
+    age = [f"{human.span(held['age_s'])} old{run}"] if held["age_s"] is not None else []
+    stale = [f"stale after {human.span(held['ttl_s'])}"] if held["ttl_s"] else []
+    return f"{', '.join(age + stale)}; unchanged for {human.span(held['since_s'])}".removeprefix("; ")
 
 
 def _source(reporter: Document | None) -> list[tuple[str, str]]:

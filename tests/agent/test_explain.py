@@ -66,7 +66,7 @@ def test_the_run_that_goes_on_is_told_apart_from_the_last_one_that_is_over() -> 
 
 def test_what_was_never_seen_has_no_time_to_be_stale_at() -> None:
     held: dict[str, Any] = {"presence": "never-seen", "cause": "promised", "last": None, "value": None}
-    held |= {"age_s": None, "ttl_s": 0.0, "since_s": 3.0, "rivals": [], "history": [{}]}
+    held |= {"age_s": None, "run": 0, "ttl_s": 0.0, "since_s": 3.0, "rivals": [], "history": [{}]}
     assert ("freshness", "unchanged for 3 s") in lines(DOCUMENT | {"held": held})
     assert ("freshness", "stale after 5 s; unchanged for 3 s") in lines(
         DOCUMENT | {"held": held | {"ttl_s": 5}}
