@@ -319,7 +319,7 @@ class Reporter:
     def line(self, line: bytes | TooLong, number: int) -> None:
         """Of `launch.Owner`."""
         now = self._loop.now()
-        if self._silence is not None:
+        if self._silence is not None and (isinstance(line, TooLong) or line.strip()):
             self._silence.heard = now
         if self.state is not ReporterState.REMOVED:
             self._shared.sink.frame(self.name, line, number, now)

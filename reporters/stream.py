@@ -35,7 +35,7 @@ class Silence:
         if self.heard + limit > self._loop.now():
             self._timer = self._loop.call_at(self.heard + limit, self._look)
         else:
-            self._told(f"printed nothing for {limit:g} s")
+            self._told(f"printed no frame for {limit:g} s")
 
     def end(self) -> None:
         """Look no more."""

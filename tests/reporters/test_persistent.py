@@ -1,5 +1,7 @@
 """Reporters that run all the time, and LSF's elims."""
 
+import pytest
+
 from tests.reporters.node import Node
 
 STREAM = """#!/bin/sh
@@ -22,16 +24,18 @@ def test_frames_are_told_as_they_come(node: Node) -> None:
     assert node.runs("stream") == []
 
 
-def test_silence_is_ended_and_started_anew(node: Node) -> None:
+@pytest.mark.parametrize("rest", ["exec sleep 300", "while echo; do sleep 0.1; done"])
+def test_silence_is_ended_and_started_anew(node: Node, rest: str) -> None:
+    """A line with nothing on it is silence, too."""
     node.script(
-        "mute", "#!/bin/sh\necho '{}'\nexec sleep 300\n", "mode: persistent\ninterval: 0.2\ntimeout: 0.3\n"
+        "mute", f"#!/bin/sh\necho '{{}}'\n{rest}\n", "mode: persistent\ninterval: 0.2\ntimeout: 0.3\n"
     )
     node.start()
     result = node.ran("mute")
-    assert result.fault == "printed nothing for 0.5 s"
+    assert result.fault == "printed no frame for 0.5 s"
     assert result.duration >= 0.5
-    assert node.reaches("mute", "backoff").cause == "printed nothing for 0.5 s"
-    node.until(lambda: len(node.frames["mute"]) == 2)
+    assert node.reaches("mute", "backoff").cause == "printed no frame for 0.5 s"
+    node.until(lambda: len([line for line in node.frames["mute"] if line]) == 2)
     assert node.now("mute").state == "running"
 
 
