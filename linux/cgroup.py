@@ -166,9 +166,11 @@ class Cgroup(NamedTuple):
         """A descriptor that says that the group is ours until it is closed.
 
         Raises `BlockingIOError` if it is somebody else's. Binds only those who ask; ends with the process.
+        Whoever may open the directory could lock it and keep us out: others may pass through it and no more.
         """
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            os.fchmod(fd, 0o711)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(fd)
@@ -218,9 +220,8 @@ class Inhabited:
                 self._events = os.open(f"{self.group.path}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
             return b"populated 1" in os.pread(self._events, _EVENTS, 0)
         except OSError:
-            if self._events >= 0:
-                self.close()
-                self._on_loss()
+            self.close()
+            self._on_loss()
             return self.group.populated()
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from xce.model.resource import ResourceType, Seconds
 from xce.model.supply import PoolAmount
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Cap = Annotated[int, msgspec.Meta(ge=1, le=1 << 22)]
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,15 +35,15 @@ class Mode(StrEnum):
 class Limits(_File, frozen=True, kw_only=True):
     """Caps on one reporter."""
 
-    processes: Positive = 64
+    processes: Cap = 64
     """Processes and threads at one time: a pids.max of its control group, else a limit on its user."""
-    open_files: Positive = 256
+    open_files: Cap = 256
     """Of each process."""
-    memory_mb: Positive = 512
+    memory_mb: Cap = 512
     """Of all its processes together where there is a memory controller, else of each."""
-    file_size_mb: Positive = 64
+    file_size_mb: Cap = 64
     """Of each file that it writes."""
-    cpu_s: Positive = 3600
+    cpu_s: Cap = 3600
     """Of one process of a run; the deadline is the real bound."""
 
 

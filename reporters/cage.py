@@ -220,6 +220,8 @@ def start_problem(status: int, stderr: str, candidate: Candidate) -> str:
     reason = escape(said.rpartition(": ")[2])
     if "No such file" in reason and candidate.interpreter:
         return no_interpreter(candidate)
+    if "temporarily unavailable" in reason:  # EAGAIN of execve(2) has no other cause
+        reason = f"its user has more than {candidate.settings.limits.processes} processes (limits.processes)"
     return f"cannot start {escape(candidate.path)}: {reason}"
 
 

@@ -8,6 +8,7 @@ that the look made; one that has come to lie there since is looked at again firs
 or ValueError, and then nothing runs.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +148,9 @@ class Launcher:
         elim = wanted.candidate.settings.mode is Mode.ELIM
         self._start = Start(
             command=[os.fsencode(word) for word in command],
-            environment={os.fsencode(name): os.fsencode(text) for name, text in environment.items()},
+            environment={  # what a loader obeys would be obeyed by the cage's own, as root: see cage.c
+                b"+" + os.fsencode(name): os.fsencode(text) for name, text in environment.items()
+            },
             group=self.group,
             mark=f"XCE_STATE_DIR={self.directory}",
             line_bytes=LIMITS.elim_bytes if elim else LIMITS.frame_bytes,
@@ -168,6 +171,7 @@ class Launcher:
             try:
                 if not os.path.isdir(above := os.path.dirname(self.directory)):
                     os.makedirs(above, 0o755, exist_ok=True)
+                _set_aside(self.directory, uid)
                 paths.make_directory(self.directory, uid, gid, MODE)
             except OSError as error:
                 outcome.append(error)
@@ -190,3 +194,12 @@ class Launcher:
             processes_held=bool(group and group.limit("pids.max", limits.processes)),
             own_user=wanted.own_user,
         )
+
+
+def _set_aside(directory: str, uid: int) -> None:
+    """Move it away if it is of another user, who may have left links in it for the next to follow."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(directory)
+        if found.st_uid not in (0, uid):
+            above, name = os.path.split(directory)
+            os.rename(directory, f"{above}/.{name}-of-uid-{found.st_uid}-{found.st_ino}")

@@ -6,8 +6,8 @@ import re
 from xce.model.configuration import Mode, ReporterSettings
 from xce.model.resource import ttl_problem
 
-ENTRY_BYTES = (128 << 10) - 1
-"""Of one argument or NAME=VALUE: the kernel's MAX_ARG_STRLEN, without the final NUL."""
+ENTRY_BYTES = (128 << 10) - 2
+"""Of one argument or NAME=VALUE: the kernel's MAX_ARG_STRLEN, without the final NUL and the cage's '+'."""
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,16 @@ def test_who_asks_often_is_told_when_the_group_has_been_made_anew_by_somebody_el
     assert not often.populated()
     assert lost == [True]
     often.close()
-    inner.remove()
+    assert inner.remove()
+    never_there = Inhabited(group.child("gone"), on_loss=lambda: lost.append(False))
+    assert not never_there.populated()  # taken away before the first run could join it
+    assert lost == [True, False]
+
+
+def test_a_group_that_is_ours_cannot_be_locked_by_others(group: Cgroup) -> None:
+    """Who holds the lock keeps the next agent out of its group, and what is left in there alive."""
+    os.close(group.claim())
+    assert stat.S_IMODE(os.stat(group.path).st_mode) == 0o711
 
 
 def test_limits_say_when_their_controller_is_not_there(group: Cgroup) -> None:

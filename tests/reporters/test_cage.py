@@ -3,11 +3,13 @@
 import json
 import resource
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.reporters.node import ROOT, Node
+from xce.linux import users
 from xce.linux.users import User
 from xce.model.configuration import Limits, ReporterSettings
 from xce.reporters import cage
@@ -16,6 +18,27 @@ from xce.reporters.directory import Candidate
 SITE = User("site", 990, 991)
 USERS = {"xce-reporter": User("xce-reporter", 999, 998), "site": SITE, "root": User("root", 0, 0)}
 POLICY = cage.Policy(uid=0, user="xce-reporter", allow_root=["smart"])
+
+SPY = r"""
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) static void spy(void)
+{
+    dprintf(open("SEEN", O_WRONLY | O_APPEND), "%d\n", geteuid());
+}
+"""
+KEY = """
+import ctypes, platform
+call = ctypes.CDLL(None).syscall
+call.restype = ctypes.c_long
+ADD, _, KEYCTL = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}[platform.machine()]
+SESSION, JOIN, SEARCH = -3, 1, 10
+def join(): return call(KEYCTL, JOIN, None)
+def add(): return call(ADD, b"user", b"xce-test", b"secret", 6, SESSION)
+def search(): return call(KEYCTL, SEARCH, SESSION, b"user", b"xce-test", 0)
+"""
+"""Of keyctl(2), which no library of Python has."""
 
 
 def candidate(
@@ -51,6 +74,15 @@ def test_an_alias_of_root_is_root() -> None:
     alias = {"toor": User("toor", 0, 0)}
     with pytest.raises(cage.NotAdmittedError, match=r"under reporters\.allow_root"):
         cage.admit(candidate(settings=ReporterSettings(user="toor")), POLICY, alias.get)
+
+
+@pytest.mark.parametrize("number", ["4294967295", "4294967296", "²", "-1", ""])
+def test_a_user_whose_number_is_none_for_the_kernel_is_not_found(tmp_path: Path, number: str) -> None:
+    """setresuid(2) of these leaves root as it is, or is for root itself."""
+    passwd = tmp_path / "passwd"
+    passwd.write_text(f"a:x:{number}:1::/:\nb:x:1:{number}::/:\nlast:x:4294967294:1::/:\n")
+    assert [users.find(name, str(passwd)) for name in ("a", "b")] == [None, None]
+    assert users.find("last", str(passwd)) == User("last", 4294967294, 1)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +183,12 @@ def test_what_cannot_be_done_keeps_the_script_from_running_and_is_told_with_its_
         ["", "/", "", "", "7", "--", "/bin/true"],
         ["", "/", "", "", "7=", "--", "/bin/true"],
         ["", "/", "", "", "7=1x", "--", "/bin/true"],
+        ["", "/", "", "", "7=99999999999999999999", "--", "/bin/true"],
+        ["", "/", "", "", "4294967303=1", "--", "/bin/true"],
         ["", "/", "-1", "0", "--", "/bin/true"],
+        ["", "/", "4294967295", "0", "--", "/bin/true"],  # setresuid(2): as it is
+        ["", "/", "4294967296", "0", "--", "/bin/true"],
+        ["", "/", "1", "4294967295", "--", "/bin/true"],
     ],
 )
 def test_a_command_line_that_makes_no_sense_starts_nothing(words: list[str]) -> None:
@@ -169,6 +206,95 @@ def test_privileges_that_cannot_be_given_up_keep_the_script_from_running() -> No
         125,
         "xce-cage: cannot give up the capabilities of root: Operation not permitted\n",
     )
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
+def test_a_library_that_a_reporter_wants_loaded_is_loaded_after_root_was_given_up(
+    node: Node, tmp_path: Path
+) -> None:
+    """Its user may own the library; the cage is a program that loads libraries, too, and begins as root."""
+    source, library, seen = tmp_path / "spy.c", tmp_path / "spy.so", tmp_path / "seen"
+    source.write_text(SPY.replace("SEEN", str(seen)))
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    seen.touch()
+    seen.chmod(0o666)
+    for above in (tmp_path, *tmp_path.parents[:-1]):
+        above.chmod(above.stat().st_mode | 0o111)
+    node.script("spied", "#!/bin/sh\n:\n", json.dumps({"environment": {"LD_PRELOAD": str(library)}}))
+    node.start()
+    node.ran("spied")
+    nobody = users.find("nobody")
+    assert nobody is not None
+    assert set(seen.read_text().split()) == {str(nobody.uid)}
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
+def test_keys_of_the_agents_session_are_left_behind() -> None:
+    """An agent that was started from a login has those of who logged in."""
+    argv = cage.command(cage.Person(user=SITE), {}, group="", directory="/")
+    argv[argv.index("--") + 1 :] = [sys.executable, "-c", KEY + "print(search())"]
+    begin = KEY + f"join(); add(); print(search(), flush=True)\nimport os; os.execv({argv[0]!r}, {argv!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", begin], capture_output=True, text=True, timeout=10, check=True
+    )
+    mine, theirs = done.stdout.split()
+    if mine == "-1":
+        pytest.skip("no keyrings here")
+    assert theirs == "-1"
+
+
+@pytest.mark.root
+def test_neither_umask_nor_sparing_by_the_oom_killer_is_passed_on(tmp_path: Path) -> None:
+    """The agent is to outlive a shortage of memory, its reporters are not. 0 or more stays."""
+    argv = cage.command(cage.Person(user=SITE), {}, group="", directory="/")
+    argv[argv.index("--") + 1 :] = ["/bin/sh", "-c", "umask; cat /proc/self/oom_score_adj"]
+    for given, kept in (("-500", "0"), ("300", "300")):
+        adjusted = (
+            tmp_path / "adjusted"
+        )  # the file itself cannot be set below what it is without a capability
+        adjusted.write_text(given)
+        mounted = f'umask 0 && mount --bind {adjusted} /proc/$$/oom_score_adj && exec "$@"'
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", mounted, "sh", *argv],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+        assert (done.stderr, adjusted.read_text()) == ("", kept)
+        assert done.stdout.startswith("0022\n")
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
+def test_a_user_with_too_many_processes_already_is_named_as_the_cause(node: Node) -> None:
+    """Of other programs than reporters; where there is no pids controller."""
+    daemon = users.find("daemon")
+    assert daemon is not None
+    others = [subprocess.Popen(["sleep", "60"], user=daemon.uid, group=daemon.gid) for _ in range(3)]
+    try:
+        node.script("full", "#!/bin/sh\n", "user: daemon\nlimits: {processes: 2}\n")
+        node.start()
+        why = "its user has more than 2 processes (limits.processes)"
+        assert node.reaches("full", "backoff").cause == f"cannot start {node.directory}/full: {why}"
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
+def test_what_another_user_left_is_not_in_the_directory_of_the_next(node: Node) -> None:
+    """A link of nobody's would be followed by a script that runs as root now."""
+    home = node.base / "state/reporters/raised"
+    node.script("raised", "#!/bin/sh\nln -sf /etc/passwd cache\ntouch mine\n")
+    node.start(allow_root=["raised"])
+    node.ran("raised")
+    was = home.stat()
+    node.script("raised", "#!/bin/sh\nls -A\n", "user: root\n")
+    node.until(lambda: home.stat().st_uid == 0 and len(node.runs("raised")) > 1)
+    assert node.runs("raised")[-1].lines == []
+    aside = home.with_name(f".raised-of-uid-{was.st_uid}-{was.st_ino}")
+    assert sorted(one.name for one in aside.iterdir()) == ["cache", "mine"]
 
 
 @pytest.mark.skipif(not ROOT, reason="needs root: only it can become another user")
@@ -213,11 +339,11 @@ def test_with_more_expected_names_than_an_entry_holds_it_is_started_and_says_how
     """It once could not be started at all: E2BIG."""
     names = [f"{'n' * 50}_{number:05d}" for number in range(4000)]
     node.script("many", "#!/bin/sh\nset -- $XCE_EXPECT\necho $#\n", json.dumps({"reports": names}))
-    longest = json.dumps({"environment": {"A": "x" * 131_069}, "arguments": ["x" * 120_000]})
+    longest = json.dumps({"environment": {"A": "x" * 131_068}, "arguments": ["x" * 120_000]})
     node.script("long", "#!/bin/sh\necho ${#A} ${#1}\n", longest)
     node.start()
     (line,) = node.ran("many").lines
     assert isinstance(line, bytes)
     assert 2000 < int(line) < 2200
     assert f"{4000 - int(line)} of 4000 expected names do not fit into XCE_EXPECT" in node.now("many").note
-    assert node.ran("long").lines == [b"131069 120000"]
+    assert node.ran("long").lines == [b"131068 120000"]

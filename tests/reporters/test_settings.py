@@ -30,22 +30,22 @@ types:
     kind: string
   - kind: string
     name: a
-""".format(long="x" * 131_067, longer="x" * 131_072)
+""".format(long="x" * 131_066, longer="x" * 131_072)
     assert refused(text) == [
         "/r/free.yaml:4: environment.XCE_NODE: is the agent's to set",
         "/r/free.yaml:5: environment.A=B: cannot be set; letters, digits and '_' only, no digit first",
         "/r/free.yaml:6: environment.N: cannot be set; it holds a NUL character",
-        "/r/free.yaml:7: environment.LONG: is longer than 131071 bytes, and cannot be passed on",
+        "/r/free.yaml:7: environment.LONG: is longer than 131070 bytes, and cannot be passed on",
         "/r/free.yaml:10: arguments[1]: cannot be passed on; it holds a NUL character",
-        "/r/free.yaml:11: arguments[2]: is longer than 131071 bytes, and cannot be passed on",
+        "/r/free.yaml:11: arguments[2]: is longer than 131070 bytes, and cannot be passed on",
         "/r/free.yaml:17: types[a].name: is declared twice in this file; remove one",
     ]
 
 
 def test_what_just_fits_is_taken() -> None:
-    text = f"environment: {{LONG: {'x' * 131_066}}}\narguments: [{'x' * 131_071}]\n"
+    text = f"environment: {{LONG: {'x' * 131_065}}}\narguments: [{'x' * 131_070}]\n"
     settings = parse_settings(text, "/r/free.yaml")
-    assert len(settings.environment["LONG"]) == 131_066
+    assert len(settings.environment["LONG"]) == 131_065
 
 
 def test_types_whose_values_would_be_stale_before_the_next_run_are_refused() -> None:

@@ -82,6 +82,7 @@ attempt("join the root group", lambda: join(GROUP["root"]))
 attempt("join the agent's group", lambda: join(GROUP["agent"]))
 attempt("join the group of all reporters", lambda: join(GROUP["home"]))
 attempt("make a group below its own", lambda: below(GROUP["own"]))
+attempt("lock the group of all reporters", lambda: os.open(GROUP["home"], os.O_RDONLY) > 0)
 attempt("freeze its group", lambda: uncage(GROUP["own"], "cgroup.freeze", "0"))
 for secret in SECRETS:
     attempt("read " + os.path.basename(secret), lambda: read(secret))
@@ -180,6 +181,7 @@ def test_each_of_these_attempts_succeeds_without_a_cage(site: Site) -> None:
         "join the agent's group",
         "join the group of all reporters",
         "make a group below its own",
+        "lock the group of all reporters",
         "freeze its group",
         "read agent.key",
         "list the agent's descriptors",
