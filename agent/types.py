@@ -104,7 +104,8 @@ class Types:
         if known == kind:
             return ""
         if known is not None and not (verdict and place == CLUSTER):
-            return f"type {kind.name} in {file} is not what {place} says, which wins"
+            hint = ": only the file that it came from may change it" if place == CLUSTER else ""
+            return f"type {kind.name} in {file} is not what {place} says, which wins{hint}"
         first = self.waiting.get(kind.name)
         if first and next(one for one in self._declared[first] if one.name == kind.name) != kind:
             return f"type {kind.name} in {file} is not what {first} says, which came first"

@@ -56,7 +56,12 @@ def test_a_type_that_contradicts_the_cluster_is_named_with_both_places() -> None
     types = Types([GPUS_TEXT])
     types.declare(A, [GPUS])
     assert types.in_force == {"gpus": GPUS_TEXT}
-    assert types.problems == {A: [f"type gpus in {A} is not what the cluster says, which wins"]}
+    assert types.problems == {
+        A: [
+            f"type gpus in {A} is not what the cluster says, which wins: "
+            "only the file that it came from may change it"
+        ]
+    }
     types.judge({"gpus": "differs from gpus.yaml of agent:node7"})
     assert types.problems == {
         A: [f"type gpus in {A} is refused by the broker: differs from gpus.yaml of agent:node7"]

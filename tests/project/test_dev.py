@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,40 @@ def test_help_names_every_command_and_a_wrong_one_is_refused() -> None:
     wrong = dev("tset")
     assert wrong.returncode == 1
     assert "no command 'tset'" in wrong.stderr
+
+
+TOOLS = ("bash", "cat", "dirname", "env", "grep", "readlink", "sed", "sha256sum", "sudo")
+FAKES = {
+    "dnf": '#!/bin/sh\necho "$@" >>LOG\n',
+    "dpkg-query": "#!/bin/sh\necho 'git installed'\n",
+    "apt-get": '#!/bin/sh\necho "$@" >>LOG\n',
+    "rpm": '#!/bin/sh\nshift 4\nfor name; do [ $name = gcc ] || echo "no package provides $name"; done\n',
+}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("has", "lacks"), [("apt-get", "dpkg-query"), ("dnf", "rpm")])
+@pytest.mark.skipif(not Path(sys.prefix, ".complete").exists(), reason="needs the environment of ./dev")
+def test_what_is_missing_is_asked_of_the_package_manager_that_there_is(
+    tmp_path: Path, has: str, lacks: str
+) -> None:
+    """Programs that write down what they were asked for stand in for it, and nothing else is to be found."""
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (tmp_path / tool).symlink_to(found)
+    for fake in (has, lacks):
+        (tmp_path / fake).write_text(FAKES[fake].replace("LOG", str(tmp_path / "log")))
+        (tmp_path / fake).chmod(0o755)
+    environment = {"XCE_VENV": sys.prefix, "PATH": str(tmp_path)}
+    done = subprocess.run(
+        [tree.ROOT / "dev", "setup"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    asked = (tmp_path / "log").read_text().splitlines()[-1].split()
+    assert "install" in asked
+    assert {"podman", "pkg-config" if has == "apt-get" else "systemd-devel"} <= set(asked)
+    assert ("git" if has == "apt-get" else "gcc") not in asked, "it is there"
+    assert f"installing with {has}: " in done.stderr
 
 
 @pytest.mark.root
