@@ -83,6 +83,8 @@ class Seen(msgspec.Struct, frozen=True):
     """Directories of jobs that cannot be removed though their time is over, and why."""
     hanging: str = ""
     """Where children wait in the kernel and cannot be ended, and how many."""
+    cleaned: tuple[str, ...] = ()
+    """Orphans that were taken away since this was said last."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -238,12 +240,14 @@ def _seen(executor: "Executor") -> Seen:
     isolation = executor.node.isolation
     why = f"nothing ({isolation.reason})" if isolation.mechanism == "none" else ""
     unremoved = tuple(executor.unremoved.values())
+    cleaned, executor.cleaned = tuple(executor.cleaned), []
     return Seen(
         why or isolation.mechanism,
         tuple(executor.orphans),
         executor.journal.fault,
         unremoved,
         executor.node.errands.hanging,
+        cleaned,
     )
 
 

@@ -58,6 +58,8 @@ class Claims:
         """Why claims that mount something will fail; '' if they need not."""
         self.tell: Callable[[str, BindingReport], object] = lambda _name, _report: None
         """Hears of each binding that has become ready or has ended, once."""
+        self.tidied: Callable[[str], object] = lambda _orphan: None
+        """Hears of each thing that no claim owned and that was taken away."""
         self._inventory, self._changed, self._taking = inventory, changed, taking
         self._began: Began | None = None
         self._settling = False
@@ -211,6 +213,8 @@ class Claims:
                     self.fault, self.csi_fault = words, csi
                 case Seen() as seen:
                     self.seen = seen
+                    for orphan in seen.cleaned:
+                        self.tidied(orphan)
                 case Answer() as one:
                     one.give(one.found)
                 case (str() as binding, BindingReport() as report, str() as claim):

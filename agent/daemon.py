@@ -289,6 +289,7 @@ class Daemon:
         make = executor_of(settings.claims, directory, boot_id, self.mark)
         claims = Claims(self.loop, make, self.node.inventory, self._greet_anew, taking=taking)
         claims.tell = self._log_binding
+        claims.tidied = lambda orphan: self.log.notice(f"no claim owned it, taken away: {orphan}")
         return claims
 
     @staticmethod

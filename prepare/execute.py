@@ -85,6 +85,8 @@ class Executor(Carrier):
         self._unchecked: list[Entry] = []
         """Left of a look for drift that began."""
         self.orphans: list[str] = []
+        self.cleaned: list[str] = []
+        """Those that were taken away, until somebody has asked."""
         """What of ours nobody owns, as of the last look, in words."""
         self._strangers: list[Cgroup] = []
         """Control groups among that."""
@@ -310,6 +312,7 @@ class Executor(Carrier):
         if self.node.settings.orphans is Orphans.CLEAN:
             kept = [(orphan._replace(foreign=""), orphans.clean(orphan, self.node)) for orphan in found]
             self.orphans = [f"{orphan}: {why}" for orphan, why in kept if why]
+            self.cleaned += [str(orphan) for orphan, why in kept if not why]
         else:
             self.orphans = [str(orphan) for orphan in found]
 

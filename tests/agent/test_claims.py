@@ -23,7 +23,7 @@ from xce.linux.cgroup import Cgroup
 from xce.model import message as m
 from xce.model.claim import Ask, Binding, BindingState, Chosen, Claim, Consumer, holdings_digest
 from xce.model.instance import Health, Inventory
-from xce.model.profile import ClaimPorts, Profile
+from xce.model.profile import ClaimPorts, Orphans, Profile
 from xce.model.profile import Claims as Settings
 from xce.prepare import local
 from xce.prepare.entry import Phase, StepState
@@ -270,6 +270,28 @@ def test_a_node_that_takes_none_any_more_looks_after_what_it_has_and_refuses_the
     node.until("b1", READY)
     node.release("b1")
     node.until("b1", RELEASED)
+
+
+def test_what_no_claim_owns_and_is_taken_away_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `orphans: clean`: processes end and files go, and somebody will ask why."""
+    node.claims.ordered(node.prepare("b1"))
+    node.until("b1", READY)
+    node.end()
+    for path in (node.place / "state").iterdir():
+        path.unlink()
+    told: list[str] = []
+
+    def cleaned() -> bool:
+        node.claims.turn()
+        return any(one.startswith("control group ") for one in told)
+
+    settings = msgspec.structs.replace(settings_for(node.place, node.group), orphans=Orphans.CLEAN)
+    monkeypatch.setattr("tests.agent.test_claims.settings_for", lambda *_: settings)
+    node.claims = node.begin()
+    node.claims.tidied = told.append
+    node.standing()
+    node.kernel.until(cleaned)
+    assert len(told) == len(set(told))
 
 
 def test_a_machine_that_cannot_serve_claims_says_why_and_takes_no_orders(kernel: Kernel) -> None:

@@ -84,6 +84,8 @@ def test_orphans_are_cleaned_where_the_admin_wants_it_and_nothing_else_is(
     world.until(clean)
     assert process.wait(20) == -9
     assert not os.path.exists(f"{world.group.path}/xce-consumer-lost")
+    assert any("xce-consumer-lost" in one for one in world.executor.cleaned), "it is told"
+    assert not any("somebody" in one for one in world.executor.cleaned)
     assert (tmp_path / "data/file").read_text() == "data"
     assert os.path.exists(f"{world.group.path}/somebody")
     assert sorted(os.listdir(world.place / "scratch")) == ["mine.img"]
