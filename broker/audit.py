@@ -1,4 +1,5 @@
-"""The audit log: one JSON line for each call that changes something, and for each one that was refused.
+"""The audit log: one JSON line for each call that changes something, and for each one that was refused; of
+what a key may not order at all there are some (`core.state.REFUSALS`), and the rest is counted.
 
 Lines go to a file, or to standard error (the journal, under systemd) when none is named. They are written by
 the background thread, so that a hung disk holds up nobody. The file is opened for each write: it may be

@@ -1,4 +1,5 @@
-"""When the loop does what it has to do: whether it rests between turns, and what may wait. Pure.
+"""When the loop does what it has to do: whether it rests between turns, what may wait, and how much it takes
+at once. Pure.
 
 Who gives an order waits for the disk and for us; who follows does not wait. So while nothing comes but
 orders, and what the store says to them, what is durable about claims is taken up and published later: when
@@ -9,6 +10,8 @@ BUSY_PER_S, CROWDED_PER_S = 200, 30_000
 """Messages per second between which the loop rests between turns."""
 PACE_S = 0.05
 """Over which the rate is measured."""
+SLOW_S = 0.05
+"""For a portion of messages."""
 PUT_OFF_MS, AT_MOST_MS = 1, 3
 """So long followers wait for what has become durable, if nothing comes; and if orders come all the while."""
 
@@ -27,6 +30,24 @@ class Pace:
             self._fast = BUSY_PER_S <= self._count / passed < CROWDED_PER_S
             self._since, self._count = now, 0
         return self._fast
+
+
+class Portion:
+    """How many messages are taken before anybody else is looked at: `most`, unless they are slow ones.
+
+    One connection can send what takes a hundred times as long as a report. Connections take turns in a
+    portion, so the smaller it is, the sooner the others have theirs. It grows again by one at a time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = self.size = most
+
+    def took(self, count: int, seconds: float) -> None:
+        """So many took so long."""
+        if seconds > SLOW_S:
+            self.size = max(1, int(count * SLOW_S / seconds))
+        elif count >= self.size:
+            self.size = min(self._most, self.size + 1)
 
 
 class Owed:

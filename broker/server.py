@@ -28,7 +28,7 @@ from xce.broker.core.effect import Audit, Backup, CutOff, Effect, Note, Persist,
 from xce.broker.core.machine import Broker
 from xce.broker.core.peer import Peer
 from xce.broker.logs import log
-from xce.broker.pace import PUT_OFF_MS, Owed, Pace
+from xce.broker.pace import PUT_OFF_MS, Owed, Pace, Portion
 from xce.broker.store import Store, StoreError
 from xce.broker.turns import Turns
 from xce.model.message import Order
@@ -80,6 +80,7 @@ class Server:
         """The document that was encoded last: news go to many peers."""
         self._bugs: set[str] = set()
         self._synced = self._crowded = 0
+        self._portion = Portion(TURN)
         self._commits = Commits(broker, store, self._guard)
         self._owed = Owed()
         self._copies = Copies(store)
@@ -193,7 +194,7 @@ class Server:
         """One drain of the socket."""
         now = self.clock()
         take, handle, decode = self.broker.take, self.broker.handle, codec.decode_for_broker
-        messages = router.receive()
+        messages = router.receive(self._portion.size)
         for peer, data in messages:
             try:
                 message = decode(data)
@@ -211,6 +212,7 @@ class Server:
                 continue
             if effects:
                 self.perform(effects)
+        self._portion.took(len(messages), self.clock() - now)
         return len(messages)
 
     def _puts_off(self, taken: int, now: float, *, answered: bool) -> bool:

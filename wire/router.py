@@ -30,7 +30,7 @@ RECEIVE_QUEUE = 64
 """Messages per peer. A peer that does not read fills the first and is told apart from one that is gone."""
 ACCEPT_QUEUE = 4096
 UNIX_PATH_BYTES = 107
-TURN = 320
+TURN, TURN_BYTES = 320, 1 << 20
 """Messages: some 2 ms of work, after which followers hear of it. Longer turns leave other processors idle."""
 
 _EVENTS = (
@@ -124,9 +124,12 @@ class Router(Generic[P]):
             raise
 
     def receive(self, limit: int = TURN) -> list[tuple[P, bytes]]:
-        """At most `limit` messages of one frame, each with its peer; the rest is dropped and counted."""
+        """At most `limit` messages of one frame, or `TURN_BYTES` and one; the rest is dropped and counted.
+
+        Connections take turns in them, so what one of them sends keeps the others waiting no longer.
+        """
         messages: list[tuple[P, bytes]] = []
-        receive, add = self.socket.recv, messages.append
+        receive, add, room = self.socket.recv, messages.append, TURN_BYTES
         known: Any = self._peers.get
         try:
             for number in range(limit):
@@ -142,7 +145,9 @@ class Router(Generic[P]):
                 if frame.more:
                     self._drop_rest()
                 elif peer is not None:
-                    add((peer, frame.bytes))
+                    add((peer, data := frame.bytes))
+                    if (room := room - len(data)) < 0:
+                        break
                 else:
                     self.dropped["ignored"] += 1
         except zmq.Again:

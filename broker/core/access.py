@@ -67,4 +67,5 @@ UNTIL_HELLO = frozenset({m.Hello, m.KeyRotate, m.KeyRetire})
 """What a peer may say whose role speaks only after an accepted hello."""
 
 NEEDS_HELLO = _LINKED
+PLANNERS = _PLANNERS
 READERS = _READERS

@@ -1,6 +1,6 @@
 """The links of agents and external reporters after their hello: ticks, silence, and what is told back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -21,6 +21,9 @@ from xce.model.role import Role
 
 RESYNC_S = 10.0
 """A peer is asked to send everything at most this often."""
+RETYPED_S = 50.0
+"""Between two changes of admitted types by one peer: each is a fact, and news for everybody. An agent asks
+about what was refused each minute."""
 PUSH = 500
 """Peers that are told of new types in one turn."""
 TEXT = 255
@@ -29,7 +32,8 @@ STATE_TEXT = 4096
 """Characters of each text of a reporter's state."""
 STATES_BYTES = 1 << 20
 """Characters of the texts of all states of a host; beyond that a state comes without its texts."""
-CONDITIONS = 64
+CONDITIONS, CONDITION = 64, 1000
+"""Of a reporter, and what each counts at least among the texts of its host."""
 INVENTORIES = 16
 """Of one host."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -40,6 +44,8 @@ class Links:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self._retyped: dict[str, float] = {}
+        """When a peer may change types again."""
         self._untold: list[Peer] = []
         """Peers that do not know the newest types."""
 
@@ -117,22 +123,25 @@ class Links:
             if len(name) <= TEXT
         }
         if peer.identity is not None:
-            gone = peer.identity.states.keys() - changed.keys() if news.full else ()
+            states = peer.identity.states
+            gone = states.keys() - changed.keys() if news.full else ()
+            room = _Room(states.values())
             for name, state in {**dict.fromkeys(gone), **changed}.items():
-                rest = [held for other, held in peer.identity.states.items() if other != name]
-                self.state.externals.reporter(peer.identity, name, _in_place(state, rest), now)
+                kept = room.take(states.get(name), state)
+                self.state.externals.reporter(peer.identity, name, kept, now)
             return
         host = peer.host
         assert host is not None, "internal error: reporters of a peer without a hello"
         gone = host.feeds.keys() - changed.keys() if news.full else ()
         for name in gone:
             self.state.intake.reporter(host, name, None, now)
+        room = _Room(feed.state for feed in host.feeds.values())
         for name, state in changed.items():
-            if state is not None and name not in host.feeds and len(host.feeds) >= FEEDS:
+            feed = host.feeds.get(name)
+            if state is not None and feed is None and len(host.feeds) >= FEEDS:
                 self.state.counts["refused.feed"] += 1
                 continue
-            others = [feed.state for other, feed in host.feeds.items() if other != name]
-            self.state.intake.reporter(host, name, _in_place(state, others), now)
+            self.state.intake.reporter(host, name, room.take(feed.state if feed else None, state), now)
         self.state.hosts.show(host)  # their conditions may hold it
 
     def inventory(self, peer: Peer, news: m.InventoryNews, _now: float) -> None:
@@ -151,15 +160,22 @@ class Links:
         if peer.host is not None:
             self.state.intake.inventory_gone(peer.host, news.reporter)
 
-    def declare(self, peer: Peer, declare: m.Declare, _now: float) -> None:
+    def declare(self, peer: Peer, declare: m.Declare, now: float) -> None:
         """Types of NAME.yaml files: known, new or in conflict with the cluster's."""
         answers: dict[str, str] = {}
         admitted: list[facts.TypeAdmitted] = []
+        soon = now < self._retyped.get(peer.title, 0.0)
         for origin, kinds in declare.types.items():
             for kind in kinds:
                 if kind.name not in answers:
-                    answers[kind.name] = problem = self._declared(peer, kind, origin)
-                    if not problem and self._known(kind.name) != kind:
+                    problem, known = self._declared(peer, kind, origin), self._known(kind.name)
+                    changes = not problem and known is not None and known != kind
+                    if changes and soon:
+                        problem = f"types of {peer.title} were changed just now; asked again in a minute"
+                    elif changes:
+                        self._retyped[peer.title] = now + RETYPED_S
+                    answers[kind.name] = problem
+                    if not problem and known != kind:
                         place = f"{origin[:TEXT]} of {peer.title}"
                         admitted.append(facts.TypeAdmitted(type=kind, origin=place))
         done = m.Declared(types=answers)
@@ -313,17 +329,25 @@ def _bounded(state: ReporterState) -> ReporterState:
     )
 
 
-def _in_place(state: ReporterState | None, others: Sequence[ReporterState | None]) -> ReporterState | None:
-    """A state beside the others of its peer: as it is, or without its texts where they would be too many."""
-    if state is None or _weight(state) + sum(_weight(other) for other in others) <= STATES_BYTES:
+class _Room:
+    """What the texts of a peer's reporters may weigh together; it holds these."""
+
+    def __init__(self, held: Iterable[ReporterState | None]) -> None:
+        self._held = sum(map(_weight, held))
+
+    def take(self, before: ReporterState | None, state: ReporterState | None) -> ReporterState | None:
+        """One in place of another: as it is, or without its texts where they would be too many."""
+        others = self._held - _weight(before)
+        if state is not None and others + _weight(state) > STATES_BYTES:
+            words = f"the texts of this host's reporters are left out: more than {STATES_BYTES} characters"
+            state = msgspec.structs.replace(state, cause=words, note="", path="", conditions=[])
+        self._held = others + _weight(state)
         return state
-    cause = f"the texts of this host's reporters are left out: more than {STATES_BYTES} characters in all"
-    return msgspec.structs.replace(state, cause=cause, note="", path="", conditions=[])
 
 
 def _weight(state: ReporterState | None) -> int:
-    """Characters of a state's texts."""
+    """Characters of a state's texts; a condition, which is looked at whenever its host is shown, has many."""
     if state is None:
         return 0
-    conditions = sum(len(one.name) + len(one.reason) for one in state.conditions)
+    conditions = sum(max(CONDITION, len(one.name) + len(one.reason)) for one in state.conditions)
     return len(state.cause) + len(state.note) + len(state.path) + conditions

@@ -290,14 +290,15 @@ class Broker:
 
     # ------------------------------------------------------------------------------------------ orders
 
-    def _order(self, peer: Peer, order: m.Order, _now: float) -> None:
+    def _order(self, peer: Peer, order: m.Order, now: float) -> None:
         """Judge an order; what it changes is shown, and its caller answered, once it is durable."""
         try:
             self.state.out += self._carry_out(peer, order)
         except Refusal as refusal:
             self.state.counts[f"refused.{refusal.code}"] += 1
             answer = m.Failed(id=order.id, code=refusal.code, message=refusal.message, hint=refusal.hint)
-            self.state.out += [Send(peer, answer), audit(peer, order, refusal.code)]
+            self.state.send(peer, answer)
+            self._record_refusal(peer, order, refusal.code, now)
 
     def _carry_out(self, peer: Peer, order: m.Order) -> list[Effect]:
         """Hand what an order changes to the store, unless it was given before; raises `Refusal`."""
@@ -331,7 +332,12 @@ class Broker:
         if request_id or self.state.scold(peer, now):
             self.state.send(peer, m.Failed(id=request_id, code="forbidden", message=words))
         if isinstance(message, m.Order):
-            self.state.out.append(audit(peer, message, "forbidden"))
+            self._record_refusal(peer, message, "forbidden", now)
+
+    def _record_refusal(self, peer: Peer, order: m.Order, code: str, now: float) -> None:
+        planner = code != "forbidden" and peer.role in access.PLANNERS
+        if planner or self.state.may_record_refusal(peer, now):
+            self.state.out.append(audit(peer, order, code))
 
     # ------------------------------------------------------------------------------------------- store
 

@@ -26,6 +26,10 @@ SCOLD_S = 1.0
 """A peer is told at most this often that it does something wrong."""
 
 
+REFUSALS, REFUSALS_PER_S = 100, 1.0
+"""Lines of the audit that one key may cause by what it may not order: at once, and on."""
+
+
 class State:
     """Everything the broker knows. No part of it does anything by itself."""
 
@@ -53,6 +57,8 @@ class State:
         self.snapshots = Snapshots(self.supply)
         self.peers: dict[Peer, None] = {}
         self.counts: Counter[str] = Counter()
+        self._refusals: dict[str, float] = {}
+        """By key, the time at which all lines that its refusals have caused are paid for."""
         self.out: list[Effect] = []
         """Effects of the call that is being handled."""
 
@@ -91,6 +97,15 @@ class State:
         self.changes.gone(peer)
         self.snapshots.gone(peer)
         self.out.append(CutOff(peer))
+
+    def may_record_refusal(self, peer: Peer, now: float) -> bool:
+        """Whether the audit has a line for one more: nobody who may order nothing fills its disk."""
+        paid = max(now, self._refusals.get(peer.key, now))
+        if paid - now >= REFUSALS / REFUSALS_PER_S:
+            self.counts["audit.left_out"] += 1
+            return False
+        self._refusals[peer.key] = paid + 1 / REFUSALS_PER_S
+        return True
 
     def scold(self, peer: Peer, now: float) -> bool:
         """Whether a peer may be told now that it does something wrong."""

@@ -7,6 +7,7 @@ from tests.broker.nodes import Node, claimed, place
 from tests.broker.world import Agent, World
 from xce.broker.commits import answered
 from xce.broker.core import intake, links, strays
+from xce.broker.core.state import REFUSALS
 from xce.model import message as m
 from xce.model.claim import Ask, BindingState, Chosen, Claim, PortsAsk
 from xce.model.fact import TypeAdmitted
@@ -72,6 +73,75 @@ def test_states_with_endless_texts_leave_the_snapshot_small_and_the_host_in_it()
     assert len(view.reporters["r0"].conditions) == links.CONDITIONS
     assert "left out" in view.reporters["r399"].cause
     assert size(world) < 8 << 20 < FROM_BROKER_BYTES
+
+
+def test_conditions_of_a_host_are_as_many_as_can_be_looked_at_each_time_it_is_shown() -> None:
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    conditions = [m.ReportedCondition(name=f"c{one}", reason="r", hold=True) for one in range(64)]
+    state = m.ReporterState(state="waiting", conditions=conditions)
+    world.say("node1", m.ReporterNews(reporters={f"r{number}": state for number in range(1000)}))
+
+    def shown() -> int:
+        return sum(len(one.conditions) for one in world.see("host:node1").reporters.values())
+
+    assert 512 < shown() <= links.STATES_BYTES // links.CONDITION
+    world.say("node1", m.ReporterNews(reporters={f"r{number}": None for number in range(1000)}))
+    agent.state("r999", conditions=conditions)
+    assert shown() == 64, "what is gone leaves room"
+
+
+def test_a_host_changes_its_types_seldom_and_all_of_them_together() -> None:
+    """Each change is a fact and news for everybody: by flipping one a host made all others stale."""
+    world = World()
+    Agent(world, "node1").join(fan=1)
+    Agent(world, "node2").join(fan=2)
+
+    def declare(*, most: float, host: str = "node1") -> dict[str, str]:
+        kinds = [
+            ResourceType(name=f"t{number}-{host}".replace("-", "_"), kind=Kind.NUMERIC, maximum=most)
+            for number in range(3)
+        ]
+        world.say(host, m.Declare(types={"f.yaml": kinds}))
+        return world.got(host, m.Declared)[-1].types
+
+    assert not any(declare(most=1).values())
+    assert not any(declare(most=2).values())
+    told, facts = len(world.got("node2", m.TypesNews)), len(world.facts)
+    for most in range(3, 100):
+        assert all("asked again in a minute" in why for why in declare(most=most).values())
+    assert (len(world.got("node2", m.TypesNews)), len(world.facts)) == (told, facts)
+    assert not any(declare(most=2).values()), "what holds may be said as often as one likes"
+    assert not any(declare(most=1, host="node2").values())
+    assert not any(declare(most=2, host="node2").values()), "others are not kept from it"
+    world.now += links.RETYPED_S
+    assert not any(declare(most=100).values())
+
+
+def test_who_may_order_nothing_has_some_lines_of_the_audit_and_is_counted_for_the_rest() -> None:
+    """An agent's key filled the disk of the audit log with 34 MB a second."""
+    world = World()
+    Agent(world, "node1").join(fan=1)
+    Agent(world, "node2").join(fan=1)
+
+    def lines(name: str) -> int:
+        return sum((line.who, line.result) == (name, "forbidden") for line in world.audit())
+
+    for number in range(500):
+        world.ask("node1", m.HoldAdd(id=f"o{number}", location="host:node2", reason="x"))
+    world.ask("node2", m.HoldAdd(id="o", location="host:node2", reason="x"))
+    assert (lines("node1"), lines("node2")) == (REFUSALS, 1)
+    assert world.broker.state.counts["audit.left_out"] == 500 - REFUSALS
+    assert world.broker.state.counts["refused.forbidden"] == 501
+    world.now += 10
+    for number in range(500):
+        world.ask("node1", m.KeyRotate(id=f"k{number}", public="no key"))
+    assert len([line for line in world.audit() if line.who == "node1"]) == REFUSALS + 10
+    controller = world.peer("sched", "controller")
+    for number in range(2 * REFUSALS):
+        world.ask(controller, m.HostDrain(id=f"d{number}", host="nobody", reason="x"))
+    assert len([line for line in world.audit() if line.who == "sched"]) == 2 * REFUSALS
 
 
 def test_more_reporters_than_a_host_can_have_are_counted_and_not_kept() -> None:

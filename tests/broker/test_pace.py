@@ -2,7 +2,7 @@
 
 import pytest
 
-from xce.broker.pace import AT_MOST_MS, BUSY_PER_S, CROWDED_PER_S, PACE_S, Owed, Pace
+from xce.broker.pace import AT_MOST_MS, BUSY_PER_S, CROWDED_PER_S, PACE_S, SLOW_S, Owed, Pace, Portion
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,18 @@ def test_it_rests_between_turns_when_a_rest_pays(rate: float, rests: bool) -> No
     pace, half = Pace(5.0), int(rate * PACE_S)
     assert not pace.fast(half, 5.0 + PACE_S / 2), "not known yet"
     assert pace.fast(half, 5.0 + 2 * PACE_S) is rests
+
+
+def test_of_messages_that_take_long_fewer_are_taken_at_once_and_more_again_when_they_do_not() -> None:
+    portion = Portion(320)
+    portion.took(320, SLOW_S / 2)
+    assert portion.size == 320
+    portion.took(320, 320 * 0.01)
+    assert portion.size == int(SLOW_S / 0.01)
+    portion.took(portion.size, 10)
+    assert portion.size == 1
+    portion.took(0, 0)
+    assert portion.size == 1, "nothing was taken: nothing is known"
+    for _ in range(400):
+        portion.took(portion.size, 0.001)
+    assert portion.size == 320

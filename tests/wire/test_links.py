@@ -15,7 +15,7 @@ from tests.wire.conftest import Hub
 from xce.model.message import DOCUMENT_BYTES
 from xce.wire import keys
 from xce.wire.dealer import Dealer, LinkEvent, LinkState
-from xce.wire.router import ListenError, Router, Sent, Stranger
+from xce.wire.router import TURN_BYTES, ListenError, Router, Sent, Stranger
 
 LINK_OF_ITS_OWN = """
 import sys, time
@@ -40,6 +40,20 @@ def words(hub: Hub, dealer: Dealer, last: LinkState) -> list[LinkEvent]:
 
     hub.until(arrived)
     return told
+
+
+def test_connections_take_turns_and_heavy_messages_are_few_at_a_time(hub: Hub) -> None:
+    heavy = hub.dealer(hub.tcp, hub.known_key("heavy"), hub.key.public)
+    light = hub.dealer(hub.tcp, hub.known_key("light"), hub.key.public)
+    for dealer in (heavy, light):
+        words(hub, dealer, LinkState.READY)
+    for _ in range(20):
+        assert heavy.send(b"x" * (TURN_BYTES // 2 + 1))
+    assert light.send(b"light")
+    time.sleep(0.5)  # all of it is there
+    turns = [hub.router.receive() for _ in range(3)]
+    assert [len(turn) for turn in turns] in ([2, 3, 2], [3, 2, 2], [2, 2, 3], [2, 2, 2])
+    assert b"light" in [data for turn in turns[:2] for _, data in turn]
 
 
 def test_a_known_key_is_let_in_and_named_on_its_messages(hub: Hub) -> None:
