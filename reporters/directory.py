@@ -311,7 +311,11 @@ def _settings(path: str, walk: paths.Walk, before: Candidate | None, parse: Pars
             return _Read(settings=before.settings, signature=signature)
         if before is not None and before.misfit_signature == signature:
             return _misfit(before.misfit, signature, before)
-        return _Read(settings=parse(_text(fd, path), path), signature=signature)
+        text = _text(fd, path)
+        if before is not None and before.settings != ReporterSettings() and not text.strip():
+            empty = f"{escape(path)} is empty; write {{}} if the defaults are meant"
+            return _misfit(empty, signature, before)
+        return _Read(settings=parse(text, path), signature=signature)
     except OSError as error:
         return _misfit(f"cannot read {escape(path)}: {error.strerror}", (), before)
     except (ValueError, ConfigRefused) as error:

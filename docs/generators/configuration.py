@@ -46,7 +46,7 @@ A file that does not fit is refused whole, all its errors are told at once, and 
 ```
 
 - A missing or empty file is all defaults; only broker.yaml has to be there, and what it or a command
-  names. A file that is emptied below a running agent is refused at SIGHUP: write `{}` if the defaults
+  names. A file that is emptied below a running agent is refused: write `{}` if the defaults
   are meant. A key without a value is an error, except for lists and sections.
 - Times are seconds; a size says its unit in its name.
 - The booleans are `true` and `false`. `yes`, `no`, `on`, `off`, `True` and numbers with leading zeros are

@@ -92,6 +92,23 @@ def test_settings_under_the_other_usual_name_are_shown_and_not_read(place: Path)
     assert set(scan(str(place), TRUSTED)) == {"free", "free.yml"}
 
 
+def test_settings_that_are_suddenly_empty_are_taken_for_an_accident(place: Path) -> None:
+    """A full disk, or an editor that is not done yet; a file that says {} means it."""
+    put(place / "free")
+    put(place / "free.yaml", "interval: 7\n", 0o644)
+    good = one(place)
+    put(place / "free.yaml", "\n", 0o644)
+    emptied = one(place, before={"free": good})
+    assert (emptied.settings.interval, emptied.problem) == (7, "")
+    assert "is empty; write {} if the defaults are meant; the settings before it stay" in emptied.warning
+    assert one(place, before={"free": emptied}).settings.interval == 7
+    put(place / "free.yaml", "{}\n", 0o644)
+    meant = one(place, before={"free": emptied})
+    assert (meant.settings.interval, meant.warning) == (None, "")
+    put(place / "free.yaml", "", 0o644)
+    assert one(place).problem == "", "of a new one that is nothing to wonder at"
+
+
 def test_settings_that_do_not_fit_refuse_a_new_reporter_with_file_line_and_key(place: Path) -> None:
     put(place / "free")
     put(place / "free.yaml", "interval: 7\ntimeot: 3\n", 0o644)
