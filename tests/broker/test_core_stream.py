@@ -196,6 +196,8 @@ def test_a_peer_that_does_not_read_loses_what_it_follows_and_is_told_when_it_rea
     peer = world.peers[watcher]
     world._take(world.broker.undelivered(SendBytes(peer, b"")))
     assert len(world.broker.state.changes) == 0
+    counters = world.ask(world.peer("alice", "admin"), m.StatusRequest(id="s")).counters
+    assert (counters["watchers_cut"], counters["undelivered"]) == (1, 1)
     before = len(world.inbox(watcher))
     effects = world.broker.second(world.now + 1)
     (lost,) = [effect for effect in effects if isinstance(effect, Send)]

@@ -262,6 +262,14 @@ def test_a_missing_tick_makes_the_broker_ask_for_everything_once() -> None:
     agent.sequence += 1
     agent.report(fan=3)
     assert [one.reason for one in world.got("node1", m.Resync)] == ["tick 3 came after 1"]
+
+
+def test_a_lost_report_is_asked_for_at_the_heartbeat_behind_it_not_at_the_next_digest() -> None:
+    world, agent = joined(fan=1)
+    agent.sequence += 1  # a report that went missing
+    replies = agent.heartbeat()
+    assert [type(reply) for reply in replies] == [m.Resync, m.Pulse]
+    assert [one.reason for one in world.got("node1", m.Resync)] == ["tick 3 came after 1"]
     agent.report(full=True, fan=3)
     assert world.see("host:node1").values == {"fan": 3}
 
