@@ -47,6 +47,20 @@ def hasty(site: Site, tmp_path: Path) -> Rig:
     return four(site, tmp_path, unknown_after=1.5, timeout=1.2)
 
 
+def test_what_reads_devices_is_never_loaded_where_it_could_hang_the_agent(site: Site, tmp_path: Path) -> None:
+    rig = Rig(site, tmp_path, "one-lost")
+    rig.node.environment["PYTHONPROFILEIMPORTTIME"] = "1"
+    rig.start()
+    site.until(lambda: rig.health() == WELL)
+    rig.node.signal(signal.SIGHUP)
+    rig.node.stop()
+    lines = rig.node.log.read_text().splitlines()
+    loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    assert "xce.agent.discovery.keep" in loaded, "or nothing was seen"
+    kept_out = {"pynvml", "pyroute2", "asyncio", "subprocess", "multiprocessing"}
+    assert {name.partition(".")[0] for name in loaded} & kept_out == set()
+
+
 def test_a_library_that_crashes_makes_gpus_unknown_and_hurts_nobody_else(site: Site, hasty: Rig) -> None:
     hasty.node.script("neighbour", "#!/bin/sh\necho '{}'\n", interval=0.5)
     agent = hasty.node.pid
