@@ -192,6 +192,10 @@ class Hellos:
                 return
         if self.state.journal.fault or len(self.state.journal) > JOINS:
             return  # it will be one at the next hello
+        before = self.state.journal.draft.hosts.get(host.name)
+        if before is not None and hello.machine_id and before.machine_id not in {"", hello.machine_id}:
+            words = f"host {host.name} is another machine now: {hello.machine_id}, before {before.machine_id}"
+            self.state.note(words, fault=True, host=host.name)
         joined = facts.HostJoined(host=host.name, key=key, machine_id=hello.machine_id)
         self.state.out.append(self.state.journal.persist([joined], by=peer.title))
 

@@ -347,3 +347,19 @@ def test_who_uses_the_key_of_a_host_for_a_question_is_told_that_it_is_for_someth
     answer = world.ask("node1", m.SnapshotRequest(id="1"))
     assert (answer.code, answer.message) == ("forbidden", "role agent may not say snapshot")
     assert world.ask("node1", m.Heartbeat(1, {}, "")).message == "say hello before h"
+
+
+def test_another_machine_under_the_name_and_key_of_a_host_is_a_fact_and_in_the_log() -> None:
+    """A key that was copied serves whoever has it, once the first is gone: then people are to hear of it."""
+    world = World()
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    world.gone("node1")
+    Agent(world, "node1", nonce="n2").join(fan=1)
+    assert len([fact for fact in world.facts if isinstance(fact.change, HostJoined)]) == 1
+    assert [note for note in world.notes() if "another machine" in note] == []
+    world.gone("node1")
+    Agent(world, "node1", nonce="n3").hello(machine_id="m2")
+    assert world.facts[-1].change == HostJoined(host="node1", key=key_of("agent-node1"), machine_id="m2")
+    (note,) = [note for note in world.notes() if "another machine" in note]
+    assert note == "host node1 is another machine now: m2, before machine-of-node1"
