@@ -207,6 +207,14 @@ def no_interpreter(candidate: Candidate) -> str:
     return f"cannot start {escape(candidate.path)}: {words}"
 
 
+def not_started(error: OSError | ValueError, candidate: Candidate) -> str:
+    """Why not even the cage could be started, in words."""
+    what = error.strerror if isinstance(error, OSError) else str(error)
+    where = os.fsdecode(getattr(error, "filename", None) or candidate.path)
+    way_out = f": {REMEDY}" if where == PROGRAM else ""
+    return f"cannot start it: {escape(where)}: {what}{way_out}"
+
+
 def start_problem(status: int, stderr: str, candidate: Candidate) -> str:
     """Why a script was never reached, in words, from the cage's exit status and its first line on stderr.
 

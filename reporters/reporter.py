@@ -6,7 +6,6 @@ is room for a start is the supervisor's to say (`Shared.ready`); what a run coun
 `verdict.py`'s, what others see of all this `show.py`'s.
 """
 
-import os
 from collections.abc import Sequence
 
 from xce.linux.loop import Timer
@@ -17,7 +16,7 @@ from xce.reporters import cage, schedule, show
 from xce.reporters.common import Shared
 from xce.reporters.directory import Candidate
 from xce.reporters.ending import Ending, Group, Stuck
-from xce.reporters.frame import TooLong, escape
+from xce.reporters.frame import TooLong
 from xce.reporters.launch import ChangedError, Launcher, Wanted
 from xce.reporters.newest import Newest
 from xce.reporters.oneshot import OneShot
@@ -105,16 +104,9 @@ class Reporter:
         return self._leftover is not None or (self.run is not None and self.run.ending)
 
     @property
-    def overruns(self) -> int:
-        """Turns that were missed because a run was still going on, the present one's included."""
-        if self.run is None or self.streaming:
-            return self.late
-        return self.late + self.timing.missed(self.run.started_at, self._loop.now())
-
-    @property
-    def next_run_in(self) -> float | None:
-        """Seconds; None if no run is planned."""
-        return max(0.0, self.due - self._loop.now()) if self._timer and self._timer.active else None
+    def planned(self) -> bool:
+        """Whether there is a next run, and when: `due`."""
+        return self._timer is not None and self._timer.active
 
     @property
     def result(self) -> RunResult | None:
@@ -122,19 +114,14 @@ class Reporter:
         return self._newest.result
 
     @property
-    def expected(self) -> Sequence[str]:
-        """Names that it should give."""
-        return cage.expected(self.candidate.settings, self._assigned[1])
-
-    @property
     def user(self) -> str:
         """As whom it runs, for showing."""
         return self.person.user.name if self.person.user else f"uid {self._shared.policy.uid}"
 
     @property
-    def group(self) -> str:
-        """Path of its control group; '' if it has none."""
-        return self._launcher.group.group.path if self._launcher.group else ""
+    def expected(self) -> Sequence[str]:
+        """Names that it should give."""
+        return cage.expected(self.candidate.settings, self._assigned[1])
 
     def _turn(self) -> float:
         """When it is its turn next: on its grid, or, if it runs all the time, at once."""
@@ -146,8 +133,8 @@ class Reporter:
     def offer(self, candidate: Candidate) -> None:
         """Its files as they are now. A one-shot run in progress ends normally first."""
         if candidate == self.candidate and self._pending is None:
-            if self.state is ReporterState.REFUSED and self._admissible():
-                self._take(candidate)
+            if self.state is ReporterState.REFUSED and not self._refusal():
+                self._take(candidate)  # its user is there now
             return
         if candidate.same_as(self._pending or self.candidate):
             if self._pending is None:
@@ -165,7 +152,7 @@ class Reporter:
             return
         before, self._assigned = self.timing, (interval, names)
         self.timing, self._wanted = self._timing(), None
-        resting = self.state is ReporterState.WAITING and self.next_run_in is not None and self.runs > 0
+        resting = self.state is ReporterState.WAITING and self.planned and self.runs > 0
         if resting and self.timing != before and not self.streaming:
             self._plan(self._turn())
         self.publish()
@@ -207,22 +194,20 @@ class Reporter:
     def _admit(self) -> None:
         """Plan the first run of these files, or refuse them."""
         self.cause, self.resting = "", self.state
-        try:
-            self.person = cage.admit(self.candidate, self._shared.policy, self._shared.find_user)
-        except cage.NotAdmittedError as error:
-            self._refuse(str(error))
+        if why := self._refusal():
+            self._refuse(why)
             return
         now, timing = self._loop.now(), self.timing
         self._plan(now if self.streaming else schedule.first_run(now, timing.interval, timing.offset))
         self.publish()
 
-    def _admissible(self) -> bool:
-        """Whether what it was refused for is over although its files are the same: its user is there now."""
+    def _refusal(self) -> str:
+        """Why these files are not run; ''."""
         try:
-            cage.admit(self.candidate, self._shared.policy, self._shared.find_user)
-        except cage.NotAdmittedError:
-            return False
-        return True
+            self.person = cage.admit(self.candidate, self._shared.policy, self._shared.find_user)
+        except cage.NotAdmittedError as error:
+            return str(error)
+        return ""
 
     def _refuse(self, why: str) -> None:
         self.failures += 1
@@ -294,11 +279,7 @@ class Reporter:
         )
 
     def _not_started(self, error: OSError | ValueError) -> None:
-        what = error.strerror if isinstance(error, OSError) else str(error)
-        where = os.fsdecode(getattr(error, "filename", None) or self.candidate.path)
-        way_out = f": {cage.REMEDY}" if where == cage.PROGRAM else ""
-        why = f"cannot start it: {escape(where)}: {what}{way_out}"
-        verdict = self._newest.not_started(self.runs, self.candidate, why)
+        verdict = self._newest.not_started(self.runs, self.candidate, cage.not_started(error, self.candidate))
         self._shared.look_again()
         self._settle(verdict)
 
@@ -453,4 +434,4 @@ class Reporter:
         # Compared before the message is made: mostly nothing is new.
         if (seen := show.seen(self)) != self._published:
             self._published = seen
-            self._shared.sink.state(self.name, show.told(self))
+            self._shared.sink.state(self.name, show.told(self, self._loop.now()))

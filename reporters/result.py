@@ -56,28 +56,16 @@ class Sink(Protocol):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything about a reporter, for `status` and `explain`. Times are seconds, ages count from now."""
+    """What `status` and `explain` show of a reporter beside its `message.ReporterState`.
 
-    name: str
+    Times are seconds, ages count from now.
+    """
+
     state: str
-    """What it does at this moment: unlike `message.ReporterState`, running and stopping are shown."""
-    cause: str = ""
-    note: str = ""
+    """What it does at this moment: running and stopping are shown, too."""
     warning: str = ""
     """What is wrong with its files although it runs: a NAME.yaml that is not taken."""
-    path: str = ""
-    digest: str = ""
-    mode: str = ""
     user: str = ""
-    interval: float = 0
-    timeout: float = 0
-    ttl: float = 0
-    weight: int = 1
-    runs: int = 0
-    failures: int = 0
-    failures_in_a_row: int = 0
-    """Of the kind that leads to quarantine."""
-    overruns: int = 0
     pid: int | None = None
     running_for: float | None = None
     next_run_in: float | None = None
@@ -87,11 +75,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_exit: str = ""
     last_script: str = ""
     """Digest of the script of the newest run that has told something: until a changed one has ended its first
-    run, another than `digest`."""
-    last_fault: str = ""
-    notes: list[str] = []
+    run, another than that of its file."""
     stderr: str = ""
     unkillable: list[Stuck] = []
     unkillable_for: float | None = None
-    group: str = ""
-    """Path of its control group; '' when it has none."""

@@ -46,7 +46,14 @@ def seen(reporter: "Reporter") -> tuple[object, ...]:
     )
 
 
-def told(reporter: "Reporter") -> message.ReporterState:
+def overruns(reporter: "Reporter", now: float) -> int:
+    """Turns that were missed because a run was still going on, the present one's included."""
+    if reporter.run is None or reporter.streaming:
+        return reporter.late
+    return reporter.late + reporter.timing.missed(reporter.run.started_at, now)
+
+
+def told(reporter: "Reporter", now: float) -> message.ReporterState:
     """What everybody may know. `refused` and `conditions` are not known here."""
     candidate, timing = reporter.candidate, reporter.timing
     return message.ReporterState(
@@ -60,43 +67,26 @@ def told(reporter: "Reporter") -> message.ReporterState:
         ttl_ms=round(timing.ttl * 1000),
         runs=reporter.runs,
         failures=reporter.failures,
-        overruns=reporter.overruns,
+        overruns=overruns(reporter, now),
         abandoned=len(reporter.unkillable),
     )
 
 
 def view(reporter: "Reporter", now: float) -> View:
-    """Everything, as it is at `now` of the loop's clock."""
-    shown, result, run = told(reporter), reporter.result, reporter.run
+    """The rest, as it is at `now` of the loop's clock."""
+    result, run = reporter.result, reporter.run
     return View(
-        name=reporter.name,
         state=reporter.state.value,
-        cause=shown.cause,
-        note=shown.note,
         warning=reporter.candidate.warning,
-        path=shown.path,
-        digest=reporter.candidate.digest,
-        mode=shown.mode,
         user="" if reporter.state is ReporterState.REFUSED else reporter.user,
-        interval=reporter.timing.interval,
-        timeout=reporter.timing.timeout,
-        ttl=reporter.timing.ttl,
-        weight=reporter.candidate.settings.weight,
-        runs=reporter.runs,
-        failures=reporter.failures,
-        failures_in_a_row=reporter.in_a_row,
-        overruns=shown.overruns,
         pid=run.child.pid if run and run.child.alive else None,
         running_for=now - run.started_at if run else None,
-        next_run_in=reporter.next_run_in,
+        next_run_in=max(0.0, reporter.due - now) if reporter.planned else None,
         last_run_ago=now - result.started_at if result else None,
         last_duration=result.duration if result else None,
         last_script=result.script if result and not (run and reporter.streaming) else "",
         last_exit=str(result.exit) if result and result.exit else "",
-        last_fault=result.fault if result else "",
-        notes=result.notes if result else [],
         stderr=result.stderr if result else "",
         unkillable=reporter.unkillable,
         unkillable_for=now - reporter.unkillable_since if reporter.unkillable else None,
-        group=reporter.group,
     )

@@ -165,7 +165,8 @@ class Supervisor:
 
     def states(self) -> dict[str, message.ReporterState]:
         """The state of every reporter as others see it, with all counters as they are now."""
-        return {name: show.told(reporter) for name, reporter in self.reporters.items()}
+        now = self.loop.now()
+        return {name: show.told(reporter, now) for name, reporter in self.reporters.items()}
 
     def warnings(self) -> dict[str, str]:
         """What is wrong with the files of reporters that run all the same."""
@@ -176,13 +177,9 @@ class Supervisor:
         }
 
     def view(self, name: str) -> View | None:
-        """Everything about one reporter."""
+        """What is not in a reporter's state; None: there is no such reporter."""
         reporter = self.reporters.get(name)
         return show.view(reporter, self.loop.now()) if reporter else None
-
-    def views(self) -> list[View]:
-        """Everything about every reporter."""
-        return [show.view(self.reporters[name], self.loop.now()) for name in sorted(self.reporters)]
 
     @property
     def abandoned(self) -> int:

@@ -187,27 +187,17 @@ class Discovery:
         )
 
     def view(self) -> View:
-        """The probe as `status` shows it."""
+        """What `status` shows of the probe beside its state."""
         prober, now = self.prober, self._loop.now()
         run = prober.child.run if prober.child else None
         return View(
-            name=DISCOVERY,
             state=prober.state.value,
-            cause=prober.cause,
-            note=prober.note,
-            mode=MODE,
-            interval=prober.interval,
-            ttl=prober.ttl,
-            runs=prober.runs,
-            failures=prober.failures,
-            failures_in_a_row=prober.in_a_row,
             pid=prober.child.pid if prober.child else None,
             running_for=now - run.started_at if run else None,
             next_run_in=prober.due - now if prober.due is not None else None,
             last_exit=prober.last_exit,
             stderr=prober.stderr,
             unkillable=prober.unkillable,
-            group=prober.group.path if prober.group else "",
         )
 
     # ---------------------------------------------------------------------------------------- inside

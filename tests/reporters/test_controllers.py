@@ -10,6 +10,7 @@ from tests.reporters.node import Node
 from xce.linux.cgroup import Cgroup
 from xce.linux.reaper import Exit
 from xce.linux.spawn import spawn
+from xce.reporters.launch import GROUP
 from xce.reporters.supervisor import BESIDE, CONTROLLERS
 
 TREE = Path(__file__).parents[2]
@@ -32,15 +33,21 @@ def test_the_number_of_processes_is_bounded_whoever_the_user_is(limited: Node) -
     assert "left 11 processes behind" in result.notes[0]
 
 
+def group_of(node: Node, name: str) -> Cgroup:
+    """A reporter's own."""
+    assert node.group is not None
+    return node.group.child(GROUP + name)
+
+
 def test_memory_without_end_is_killed_and_the_limit_is_that_of_the_whole_group(limited: Node) -> None:
     hog = "#!/bin/sh\nhead -c 200000000 /dev/zero | tail | wc -c &\nwait $!\nexit 0\n"
     limited.script("hog", hog, "limits: {memory_mb: 20}\ntimeout: 60\ninterval: 60\n")
     limited.start()
     limited.ran("hog", within=60)
-    group = limited.supervisor.views()[0].group
-    events = dict(line.split() for line in Path(group, "memory.events").read_text().splitlines())
+    group = group_of(limited, "hog")
+    events = dict(line.split() for line in Path(group.path, "memory.events").read_text().splitlines())
     assert int(events["oom_kill"]) > 0
-    assert Path(group, "memory.max").read_text() == f"{20 << 20}\n"
+    assert Path(group.path, "memory.max").read_text() == f"{20 << 20}\n"
 
 
 def test_a_group_that_somebody_has_made_anew_gets_its_limits_again(limited: Node) -> None:
@@ -50,7 +57,7 @@ def test_a_group_that_somebody_has_made_anew_gets_its_limits_again(limited: Node
     limited.start(interval=0.2)
     limited.ran("free")
     limited.until(lambda: not limited.supervisor.running)
-    group = Cgroup(limited.supervisor.views()[0].group)
+    group = group_of(limited, "free")
     limited.until(group.remove)
     group.create()
     assert Path(group.path, "pids.max").read_text() == "max\n"

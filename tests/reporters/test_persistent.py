@@ -65,7 +65,9 @@ def test_a_script_that_must_not_run_any_more_is_ended(node: Node) -> None:
     node.until(lambda: node.frames.get("stream"))
     path.chmod(0o777)
     assert "writable by everybody" in node.reaches("stream", "refused").cause
-    assert node.supervisor.views()[0].user == "", "it runs as nobody at all"
+    view = node.supervisor.view("stream")
+    assert view is not None
+    assert view.user == "", "it runs as nobody at all"
     node.until(lambda: not node.children())
     path.chmod(0o755)
     node.reaches("stream", "running")
