@@ -38,8 +38,9 @@ Some keys count only at the next start: of broker.yaml `listen`, `local`, `key`,
 
 ## How files are read
 
-A file that does not fit is refused whole, and what was good stays in force. All errors of form are told at once; what
-contradicts something else (a name written twice, a value of another kind than its type) is looked for once there are none:
+A file that does not fit is refused whole, and what was good stays in force. All errors of form are told at
+once; what contradicts something else (a name written twice, a value of another kind than its type) is looked for
+once there are none:
 
 ```
 /etc/xce/agent.yaml:12: reporters.intervall: unknown key; did you mean 'interval'?
@@ -48,7 +49,7 @@ contradicts something else (a name written twice, a value of another kind than i
 
 - A missing or empty file is all defaults; only broker.yaml has to be there, and what it or a command
   names. A file that is emptied below a running agent is refused: write `{}` if the defaults
-  are meant. A key without a value is an error, except for lists and sections.
+  are meant. A key without a value is an error, except for lists, sections and keys without a default.
 - Times are seconds; a size says its unit in its name.
 - The booleans are `true` and `false`. `yes`, `no`, `on`, `off`, `True` and numbers with leading zeros are
   refused unless they stand in quotes: other programs read them in another way.
