@@ -5,7 +5,7 @@ table, the rest is kept with its text until the next run, for `status` and `expl
 were refused only because the broker had not let in their type yet is asked for again when it has.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -141,6 +141,7 @@ class Intake:
         self.apply_types()
         for name in candidates:
             self._expect_of(name)
+            self._show(name)
         self._maybe_warm()
 
     def apply_types(self) -> None:
@@ -289,7 +290,8 @@ class Intake:
         account = self.accounts[name]
         if account.state is None:
             return
-        declared = "; ".join(self.types.problems.get(settings_file(account.candidate), ()))
+        problems = self.types.problems.get(settings_file(account.candidate), ())
+        declared = "; ".join([*problems, *self._empty_promises(account.candidate)])
         told = (account.state, account.trouble, declared, account.refused, account.conditions)
         if told == account.told:
             return
@@ -303,6 +305,14 @@ class Intake:
                 conditions=account.conditions,
             ),
         )
+
+    def _empty_promises(self, candidate: Candidate) -> Iterator[str]:
+        """What NAME.yaml says that it reports, and nobody has said what it is."""
+        hint = "(declare it in resources.yaml, or under 'types:')"
+        if self.types.learned:
+            for name in candidate.settings.reports:
+                if name not in self.types.in_force and name not in self.types.waiting:
+                    yield f"reports: {contract.NO_TYPE} '{name}' {hint}"
 
     def _assigned(self, name: str) -> list[str]:
         """Names that the cluster's types give to this reporter."""

@@ -39,8 +39,8 @@ Some keys count only at the next start: of broker.yaml `listen`, `local`, `key`,
 ## How files are read
 
 A file that does not fit is refused whole, and what was good stays in force. All errors of form are told at
-once; what contradicts something else (a name written twice, a value of another kind than its type) is looked for
-once there are none:
+once; what contradicts something else (a name written twice, a value of another kind than its type) is looked
+for once there are none:
 
 ```
 /etc/xce/agent.yaml:12: reporters.intervall: unknown key; did you mean 'interval'?

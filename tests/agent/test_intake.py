@@ -165,6 +165,22 @@ def test_a_declaration_that_is_not_in_force_is_trouble_of_its_reporter() -> None
     assert "is not what the cluster says" in declared, "which is why it is refused"
 
 
+def test_a_promise_of_a_name_without_a_type_is_trouble_until_it_has_one() -> None:
+    desk = Desk(X)
+    desk.reporter("r", reports=["x", "typo", "own"], types=[ResourceType(name="own", kind=Kind.STRING)])
+    told = "reports: no such resource type 'typo' (declare it in resources.yaml, or under 'types:')"
+    assert desk.shown("r").cause == told, "what waits for the broker may come yet"
+    desk.types.learn([*BUILTIN_TYPES.values(), X, ResourceType(name="typo", kind=Kind.STRING)])
+    desk.intake.apply_types()
+    assert desk.shown("r").cause == ""
+    unasked = Intake(
+        Node(Types(alone=True)), now=float, rerun=str, assign=lambda *_: None, keep_generations=float
+    )
+    unasked.update({"r": Candidate(name="r", path="/r", settings=ReporterSettings(reports=["typo"]))})
+    unasked.state("r", ReporterState(state="waiting"))
+    assert unasked.node.states["r"].cause == "", "the cluster's types are not known here"
+
+
 def test_the_interval_of_a_type_is_its_reporters_from_the_moment_it_gives_it() -> None:
     desk = Desk(X, ResourceType(name="z", kind=Kind.NUMERIC, reporter="r", interval=3))
     desk.reporter("r")
