@@ -173,7 +173,7 @@ class Core:
         self.heard = now
         self._asked_since = NEVER
         if isinstance(message, Pulse):
-            self._spread(message)
+            self._spread(message, otherwise=self.spread_s)
         elif isinstance(message, Welcome | Refused):
             self._answered(message, now)
         elif isinstance(message, Resync):
@@ -379,7 +379,7 @@ class Core:
 
     def _welcomed(self, welcome: Welcome, now: float) -> None:
         self.welcome = welcome
-        self._spread(welcome)
+        self._spread(welcome, otherwise=MANY_SPREAD_S)
         self.trouble = ""
         self._failures = 0
         self.welcomes += 1
@@ -397,8 +397,8 @@ class Core:
             self.book.take_states(counters=True)
             self._effects.append(Send(ReporterNews(reporters=dict(self.book.all_states()), full=True)))
 
-    def _spread(self, said: Welcome | Pulse) -> None:
-        self.spread_s = min(max(said.spread_ms, 0) / 1000, LONGEST_SPREAD_S) or MANY_SPREAD_S
+    def _spread(self, said: Welcome | Pulse, *, otherwise: float) -> None:
+        self.spread_s = min(max(said.spread_ms, 0) / 1000, LONGEST_SPREAD_S) or otherwise
 
     def _refused(self, refused: Refused, now: float) -> None:
         hint = f" ({refused.hint})" if refused.hint else ""

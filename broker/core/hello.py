@@ -92,6 +92,7 @@ class Hellos:
             peer.host.peer = None
         self._enter(peer, Role.AGENT, name)
         peer.host, host.peer, host.nonce = host, peer, hello.nonce
+        peer.told_spread = state.spread_ms
         peer.sequence, peer.asked_again = 0, 0.0
         optional = {"software": hello.software, "machine_id": hello.machine_id, "boot_id": hello.boot_id}
         optional["claims"] = "no" if hello.bindings is None else "yes"
@@ -127,6 +128,7 @@ class Hellos:
             self._links.leave(external.peer)
         self._enter(peer, Role.REPORTER, hello.name)
         peer.identity, external.peer, external.nonce = external, peer, hello.nonce
+        peer.told_spread = state.spread_ms
         peer.sequence, peer.asked_again = 0, 0.0
         external.where = self._where(peer, hello)
         external.told = {}
@@ -163,7 +165,7 @@ class Hellos:
             holds=host.view.holds if host else [],
             bindings=bindings,
             next_key=state.next_key,
-            spread_ms=state.spread_ms(),
+            spread_ms=state.spread_ms,
         )
 
     def _rival(self, host: Host, peer: Peer, hello: m.Hello, now: float) -> None:

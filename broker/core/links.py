@@ -90,11 +90,11 @@ class Links:
             self._tell_of_refusals(peer, peer.identity)
         if holds != heartbeat.digest:
             self._ask_again(peer, "the broker holds other values than you", now)
-        state = self.state
-        state.send(
-            peer,
-            m.Pulse(sequence=heartbeat.sequence, next_key=state.next_key, spread_ms=state.spread_ms()),
-        )
+        pulse = m.Pulse(sequence=heartbeat.sequence, next_key=self.state.next_key)
+        if peer.told_spread != self.state.spread_ms:
+            peer.told_spread = self.state.spread_ms
+            pulse = msgspec.structs.replace(pulse, spread_ms=peer.told_spread)
+        self.state.send(peer, pulse)
 
     def _tell_of_refusals(self, peer: Peer, identity: External) -> None:
         """Tell an external reporter which of its names lead nowhere: its scripts' author looks there."""

@@ -109,6 +109,7 @@ class Broker:
     def start(self, now: float) -> list[Effect]:
         """Begin the reign; nothing may be served before its ticket is committed."""
         self.state.hosts.show_all()
+        self.state.count_hosts()
         self.claims.start(now)
         self.state.supply.forget_turn()  # everything so far is in the first snapshot
         epoch = facts.EpochStarted(epoch=self.state.changes.epoch)
@@ -208,6 +209,7 @@ class Broker:
                     self.links.silent(place, "nothing heard of it for too long")
             if place.expires < now:
                 state.freshness.age(place, now)
+        state.count_hosts()
         self.sitemap.second(now)
         self.claims.second(now)
         self._checkpoint()

@@ -32,6 +32,7 @@ class Peer:
         "since",
         "title",
         "told_key",
+        "told_spread",
         "uid",
         "watches",
     )
@@ -61,6 +62,8 @@ class Peer:
         """When it was last told that it does something wrong."""
         self.told_key = ""
         """The broker's next key, as it has heard of it."""
+        self.told_spread = 0
+        """Over how long it is to spread its return, as it has heard."""
         self.watches: dict[str, Watch] = {}
         self.cut = False
 

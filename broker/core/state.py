@@ -46,6 +46,8 @@ class State:
         self.config, self.site, self.journal, self.wall = config, site, journal, wall
         self.next_key = ""
         """The public key that the broker will have soon: `Questions.announce`."""
+        self.spread_ms = 0
+        """What agents are told of their return: `count_hosts`."""
         self.supply = SupplyMap()
         self.types = Types(site.types, journal.ledger.types)
         self.intake = Intake(self.supply, self.types)
@@ -72,10 +74,10 @@ class State:
         place = self.supply.hosts.get(host)
         return max(self.changes.epoch, place.epoch if place is not None else 0)
 
-    def spread_ms(self) -> int:
-        """Over how long the agents of so many hosts spread their return."""
+    def count_hosts(self) -> None:
+        """Find out over how long the agents of so many hosts spread their return."""
         spread_s = len(self.supply.hosts) / RETURNS_PER_S
-        return int(1000 * min(max(spread_s, SHORTEST_SPREAD_S), LONGEST_SPREAD_S))
+        self.spread_ms = int(1000 * min(max(spread_s, SHORTEST_SPREAD_S), LONGEST_SPREAD_S))
 
     def send(self, peer: Peer, document: object) -> None:
         """Send a document to a peer."""

@@ -183,8 +183,9 @@ class Pulse(Document, frozen=True, kw_only=True, tag="pulse"):
 
     sequence: int
     next_key: str = ""
-    """As in `Welcome`; `spread_ms`, too."""
+    """As in `Welcome`."""
     spread_ms: int = 0
+    """As in `Welcome`; 0: as before."""
 
 
 class Standing(Document, frozen=True, kw_only=True, tag="standing"):

@@ -288,7 +288,7 @@ def test_how_far_attempts_are_spread_follows_the_number_of_agents_that_the_broke
     assert bench.after(60) == [], "this socket knows already"
     bench.core.link_up(bench.now)
     bench.step()
-    bench.hear(bench.welcome(spread_ms=500), Pulse(sequence=1, spread_ms=4000))
+    bench.hear(bench.welcome(spread_ms=500), Pulse(sequence=1, spread_ms=4000), Pulse(sequence=2))
     bench.core.link_down("link is down", bench.now)
     bench.core.link_up(bench.now)
     assert kinds(bench.after(3)) == ["Hello"], "a socket that comes up by itself is good enough"

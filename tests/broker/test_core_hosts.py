@@ -307,9 +307,23 @@ def test_agents_are_told_to_spread_their_return_the_more_the_more_there_are(
     many: dict[str, list[str]] = {f"n{number}": [] for number in range(hosts)}
     agent = Agent(World(files=site(groups_of=many)), "n0")
     assert agent.hello().spread_ms == spread_ms
-    (pulse,) = agent.heartbeat()
-    assert isinstance(pulse, m.Pulse)
-    assert pulse.spread_ms == spread_ms, "more hosts may have come since the welcome"
+
+
+def test_that_there_are_more_agents_than_at_the_welcome_is_told_with_the_next_pulse_and_once() -> None:
+    few, many = ({f"n{number}": list[str]() for number in range(hosts)} for hosts in (10, 1000))
+    world = World(files=site(groups_of=few))
+    agent = Agent(world, "n0")
+    agent.join(fan=1)
+
+    def told() -> int:
+        pulse = agent.heartbeat()[-1]
+        assert isinstance(pulse, m.Pulse)
+        return pulse.spread_ms
+
+    assert told() == 0
+    world._take(world.broker.reload(site(groups_of=many), world.now))
+    world.wait(1)
+    assert [told(), told()] == [4000, 0]
 
 
 def test_a_peer_beyond_the_limit_is_told_the_limit() -> None:
