@@ -4,9 +4,11 @@ host's own, `claim_checks.py` what claims need; here are those of the agent.
 They may hang where a file system does; the caller runs them in a child. Nothing here changes anything.
 """
 
+import contextlib
 import os
 import select
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -185,6 +187,16 @@ def _state(settings: AgentFile) -> Iterator[Finding]:
             yield Finding("warning", f"{path} is nearly full", advice)
         else:
             yield Finding("ok", f"{path} can be written")
+    yield from _way(f"{settings.state_directory}/reporters") if os.geteuid() == 0 else ()
+
+
+def _way(path: str) -> Iterator[Finding]:
+    """What keeps reporters from their directories, which they know by path (XCE_STATE_DIR)."""
+    for folder in (path, *map(str, Path(path).parents)):
+        with contextlib.suppress(FileNotFoundError):
+            if not os.stat(folder).st_mode & stat.S_IXOTH:
+                what = f"reporters cannot pass through {folder} to their directories"
+                yield Finding("warning", what, f"chmod o+x {folder}")
 
 
 def _identity(settings: AgentFile) -> Iterator[Finding]:

@@ -351,12 +351,26 @@ def test_a_directory_that_is_missing_shut_or_full_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = AgentFile(state_directory=str(tmp_path), run_directory=str(tmp_path / "none"))
-    assert levels(list(checks._state(settings))) == ["ok", "warning"]
+    assert levels(list(checks._state(settings)))[:2] == ["ok", "warning"]
     full = os.statvfs_result((4096, 4096, 100, 1, 1, 10, 10, 10, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _path: full)
     assert "nearly full" in next(checks._state(settings)).text
     monkeypatch.setattr(os, "access", lambda *_a, **_k: False)
     assert "cannot write" in next(checks._state(settings)).text
+
+
+@pytest.mark.root
+def test_a_state_directory_that_reporters_cannot_pass_through_is_told(tmp_path: Path) -> None:
+    """The cage goes there as root, so that only a script that uses the path of its directory fails."""
+    state = tmp_path / "state"
+    settings = AgentFile(state_directory=str(state))
+    (state / "reporters").mkdir(parents=True)
+    state.chmod(0o750)
+    advice = [one.advice for one in checks._state(settings) if one.level == "warning"]
+    assert f"chmod o+x {state}" in advice
+    assert f"chmod o+x {state}/reporters" not in advice
+    state.chmod(0o711)
+    assert f"chmod o+x {state}" not in [one.advice for one in checks._state(settings)]
 
 
 def test_a_cage_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,10 @@ claims:
       volumes:
         data: {path: /srv/data}
 """
-SCRIPT = "#!/bin/sh\necho '{\"level\": %s}'\n"
+SCRIPT = """#!/bin/sh
+level=%s
+echo $level >"$XCE_STATE_DIR/level" && echo "{\\"level\\": $level}"
+"""
 TYPES = "interval: 1\ntypes: [{name: level, kind: numeric}]\n"
 
 

@@ -82,6 +82,22 @@ def test_what_is_missing_is_asked_of_the_package_manager_that_there_is(
     assert f"installing with {has}: " in done.stderr
 
 
+@pytest.mark.skipif(not Path(sys.prefix, ".complete").exists(), reason="needs the environment of ./dev")
+def test_a_cage_that_does_not_run_here_is_made_again(tmp_path: Path) -> None:
+    """A tree that was used on another kind of machine."""
+    copy = tree.copy_to(tmp_path / "tree")
+    program = copy / "reporters/xce-cage"
+    program.write_bytes(b"\x7fELF of another machine")
+    program.chmod(0o755)
+    assert program.stat().st_mtime_ns > (copy / "reporters/cage.c").stat().st_mtime_ns
+    environment = os.environ | {"XCE_VENV": sys.prefix}
+    done = subprocess.run(
+        ["./dev", "setup"], cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert subprocess.run([program], capture_output=True, check=False).returncode == 125
+
+
 @pytest.mark.root
 @pytest.mark.skipif(not Path(sys.prefix, ".complete").exists(), reason="needs the environment of ./dev")
 def test_a_test_run_leaves_no_process_cgroup_or_mount_behind(tmp_path: Path) -> None:
