@@ -2,9 +2,9 @@
 
 The cluster's types, so that it works without the broker from the start; the generations of inventories; and
 what YAML files meant, by their text, so that a start needs no YAML parser. A file that is empty, damaged, of
-another version or not ours reads as nothing. A disk that cannot be written to gets what
-it is owed later, and a start before that has no head start; one that does not answer keeps the writer's
-thread alone, and on a file system that may hang nothing is remembered: `fault` says so.
+another version or not ours reads as nothing. What cannot be written is tried again later, and a start before
+that has no head start; a disk that does not answer keeps the writer's thread alone, and on a file system that
+may hang nothing is remembered: `fault` says so.
 """
 
 import contextlib

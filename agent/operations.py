@@ -93,9 +93,10 @@ class Operations:
         name = str(request.get("reporter", ""))
         crew = self._daemon.crew
         if crew is not None and crew.reset(name):
-            state = self._daemon.node.states.get(name)
-            kept = state is not None and state.state in {State.REFUSED, State.ABANDONED}
-            reply({"reset": name, "kept": f"is {state.state}: {state.cause}" if state and kept else ""})
+            kept, state = "", self._daemon.node.states.get(name)
+            if state is not None and state.state in {State.REFUSED, State.ABANDONED}:
+                kept = f"is {state.state}: {state.cause}"
+            reply({"reset": name, "kept": kept})
         else:
             known = ", ".join(sorted(self._daemon.node.states)) or "none"
             reply({"error": f"cannot reset {name!r}: no such reporter (there are: {known})"})

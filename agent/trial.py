@@ -102,11 +102,11 @@ class Trial:
 
     def run_finished(self, _name: str, result: RunResult) -> str:
         """Of the supervisor's sink: the run is over."""
-        for number, line in enumerate(result.lines, 1):
-            self._look(line, number)
+        verdicts = [one for number, line in enumerate(result.lines, 1) for one in self._look(line, number)]
         if not self._streaming and not result.not_applicable:
             whole = contract.finish_run(result.lines, self._context(), fault=result.fault)
-            told = [note for note in whole.notes if not note.startswith("line ")]
+            noted = {note for verdict in verdicts for note in verdict.notes}
+            told = [note for note in whole.notes if note not in noted]
             told += [str(refusal) for refusal in whole.refusals if not refusal.line]
             result = msgspec.structs.replace(result, notes=[*result.notes, *told])
             if not result.fault:
@@ -142,8 +142,10 @@ class Trial:
     def _streaming(self) -> bool:
         return self.candidate.settings.mode != "one-shot"
 
-    def _look(self, line: bytes | TooLong, number: int) -> None:
-        self._tell(self._on_line, line, list(self._verdicts(line, number)))
+    def _look(self, line: bytes | TooLong, number: int) -> list[Verdict]:
+        verdicts = list(self._verdicts(line, number))
+        self._tell(self._on_line, line, verdicts)
+        return verdicts
 
     def _tell(self, hear: Callable[..., None], *what: object) -> None:
         """Whoever listens may fail (a full disk, a reader that left): the loop must not go on without him."""
@@ -167,7 +169,7 @@ class Trial:
             if self._streaming:
                 self._remember(outcome)
             theirs = [name for name in outcome.values if self._owner(name) != self.candidate.name]
-            rivals = [self._refused(name, outcome.values.pop(name), number) for name in theirs]
+            rivals = [self._rival(name, outcome.values.pop(name), number) for name in theirs]
             yield Verdict(number, outcome.values, [*outcome.refusals, *rivals], outcome.notes, outcome)
 
     def _context(self) -> Context:
@@ -189,7 +191,7 @@ class Trial:
     def _owner(self, name: str) -> str:
         return self._owners.get(name, self.candidate.name)
 
-    def _refused(self, name: str, reading: Reading, number: int) -> Refusal:
+    def _rival(self, name: str, reading: Reading, number: int) -> Refusal:
         text = "" if isinstance(reading, Absent) else shown(reading)
         return Refusal(name=name, reason=kept_by(self._owner(name)), text=text, line=number)
 

@@ -100,13 +100,15 @@ class Types:
             self.version += 1
 
     def _problem(self, file: str, kind: ResourceType, known: ResourceType | None, place: str) -> str:
-        verdict = self._verdicts.get(kind.name, "")
         if known == kind:
             return ""
-        if known is not None and not (verdict and place == CLUSTER):
+        this = f"type {kind.name} in {file} is"
+        if verdict := self._verdicts.get(kind.name):
+            return f"{this} refused by the broker: {verdict}"
+        if known is not None:
             hint = ": only the file that it came from may change it" if place == CLUSTER else ""
-            return f"type {kind.name} in {file} is not what {place} says, which wins{hint}"
+            return f"{this} not what {place} says, which wins{hint}"
         first = self.waiting.get(kind.name)
         if first and next(one for one in self._declared[first] if one.name == kind.name) != kind:
-            return f"type {kind.name} in {file} is not what {first} says, which came first"
-        return f"type {kind.name} in {file} is refused by the broker: {verdict}" if verdict else ""
+            return f"{this} not what {first} says, which came first"
+        return ""

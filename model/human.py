@@ -3,7 +3,11 @@
 Pure, and imports nothing heavy: `xce-agent status` must be quick.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+
+FOLDED_CHARS = 20
+"""What a column that may be folded gets at least; a terminal that is too narrow then breaks whole lines."""
 
 
 def printable(text: str) -> str:
@@ -35,3 +39,9 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [*([list(headers)] if headers else []), *([cell or "-" for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def width(columns: Iterable[Sequence[str]], folded: AbstractSet[str]) -> int:
+    """Of a table in which only columns with these headers, which come first in each, are folded."""
+    widths = [FOLDED_CHARS if column[0] in folded else max(map(len, column)) for column in columns]
+    return sum(widths) + 2 * (len(widths) - 1)

@@ -114,12 +114,8 @@ class Journal:
         """Where a damaged file was put, by this start."""
         journalfile.finish(self.path)
         problem = journalfile.damage(self.path, self._head, steps)
-        carried = salvage(self.path) if problem else {}
-        strokes = msgspec.json.decode(carried.get(COUNT, b"{}"), type=Head).strokes
-        if strokes < journalfile.told(self._head):  # older than what is true: only what has ended is still so
-            carried = {key: body for key, body in carried.items() if key[0] in {"tombstone", "standing"}}
         if problem:
-            self._start_again(problem, carried, steps)
+            self._start_again(problem, steps)
         self._connection = journalfile.opened(self.path, steps)
         self._raw: dict[Key, bytes] = dict(self._rows())
         self._found = set(self._raw)
@@ -323,8 +319,9 @@ class Journal:
 
     # --------------------------------------------------------------------------------------------- opening
 
-    def _start_again(self, problem: str, carried: dict[Key, bytes], steps: Sequence[str]) -> None:
+    def _start_again(self, problem: str, steps: Sequence[str]) -> None:
         self.set_aside = journalnames.aside(os.path.dirname(self.path))
+        carried = self._salvaged()
         held = carried.pop(("standing", "", 0), b"{}")
         counts = {
             key[1]: msgspec.json.decode(body, type=Order).steps
@@ -342,6 +339,14 @@ class Journal:
         }
         rows[("standing", "", 0)] = _with_unknown(_unknown(held, Standing), standing)
         journalfile.begin_anew(self.path, steps, rows, self.set_aside)
+
+    def _salvaged(self) -> dict[Key, bytes]:
+        """What is whole in a damaged file; of one that lacks its newest strokes only what has ended."""
+        found = salvage(self.path)
+        strokes = msgspec.json.decode(found.get(COUNT, b"{}"), type=Head).strokes
+        if strokes < journalfile.told(self._head):
+            found = {key: body for key, body in found.items() if key[0] in {"tombstone", "standing"}}
+        return found
 
     def _rows(self) -> Iterator[tuple[Key, bytes]]:
         query = "SELECT kind, name, number, body FROM record"

@@ -30,9 +30,9 @@ CONNECT_TIMEOUT_MS = 5_000
 HANDSHAKE_TIMEOUT_MS = 10_000
 KEEPALIVE_S, KEEPALIVE_PROBES = 15, 3
 RETRY_S = (0.1, 0.5)
-"""A link's own first retry interval is drawn from this span."""
+"""A link's own first retry interval is drawn from this span; it doubles up to four times the span's end."""
 LONGEST_RETRY_S = 15.0
-"""After many attempts; of a link that begins with a short interval four times that."""
+"""But not beyond this."""
 
 _EVENTS = (
     zmq.EVENT_CONNECT_DELAYED

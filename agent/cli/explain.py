@@ -84,7 +84,7 @@ def _freshness(held: Document) -> str:
     run = f", of run {held['run']}" if held["run"] else ""
     age = [f"{human.span(held['age_s'])} old{run}"] if held["age_s"] is not None else []
     stale = [f"stale after {human.span(held['ttl_s'])}"] if held["ttl_s"] else []
-    return f"{', '.join(age + stale)}; unchanged for {human.span(held['since_s'])}".removeprefix("; ")
+    return "; ".join(filter(None, [", ".join(age + stale), f"unchanged for {human.span(held['since_s'])}"]))
 
 
 def _source(reporter: Document | None) -> list[tuple[str, str]]:

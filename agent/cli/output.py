@@ -37,8 +37,6 @@ STYLES = {
 """By the first word of a cell."""
 WORDY = {"FOUND", "WHAT TO DO", "TROUBLE", "NOTE", "WHAT", "PROBLEM"}
 """Columns that may be folded on a terminal: a name or path in two pieces cannot be copied."""
-WORDY_CHARS = 20
-"""What such a column gets at least; a terminal that is too narrow then breaks whole lines."""
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -73,7 +71,5 @@ def _rich(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     console = Console()
     if headers:
         columns = zip(headers, *rows, strict=True)
-        fixed = [max(map(len, cells)) for cells in columns if cells[0] not in WORDY]
-        wordy = len(headers) - len(fixed)
-        console.width = max(console.width, sum(fixed) + WORDY_CHARS * wordy + 2 * (len(headers) - 1))
+        console.width = max(console.width, human.width(columns, WORDY))
     console.print(drawn)

@@ -33,8 +33,6 @@ WORDY = {
     "WHAT TO DO",
 }
 """Columns that may be folded on a terminal. A name in two pieces cannot be copied, nor searched for."""
-WORDY_CHARS = 20
-"""What such a column gets at least; a terminal that is too narrow then breaks whole lines."""
 _STYLES = {
     "available": "green",
     "value": "green",
@@ -143,18 +141,12 @@ def _rich(headers: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    kept = [column for column in range(len(headers)) if any(row[column] for row in rows)]
+    columns = [column for column in zip(headers, *rows, strict=True) if any(column[1:])]
     grid = Table(box=None, pad_edge=False, header_style="bold")
-    for column in kept:
-        grid.add_column(headers[column], overflow="fold", no_wrap=headers[column] not in WORDY)
-    for row in rows:
-        grid.add_row(*(Text(row[column], _STYLES.get(row[column], "")) for column in kept))
+    for header, *_ in columns:
+        grid.add_column(header, overflow="fold", no_wrap=header not in WORDY)
+    for row in zip(*(cells for _, *cells in columns), strict=True):
+        grid.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
     console = Console()
-    fixed = sum(
-        max(len(headers[column]), *(len(row[column]) for row in rows)) + 2
-        for column in kept
-        if headers[column] not in WORDY
-    )
-    wordy = sum(headers[column] in WORDY for column in kept)
-    console.width = max(console.width, fixed + wordy * WORDY_CHARS)
+    console.width = max(console.width, human.width(columns, WORDY))
     console.print(grid)

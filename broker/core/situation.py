@@ -15,9 +15,7 @@ from xce.model.supply import NAME_BYTES, LocationKind
 REASON = 1024
 """Characters of a reason."""
 LONGEST = NAME_BYTES + 16
-"""Of a location's key, and of what is compared with others."""
-
-
+"""Characters of a location's key that are looked at to find what is like it."""
 _DECLARED = {
     LocationKind.POOL.value: "declare it under 'pools:' in resources.yaml",
     LocationKind.GROUP.value: "declare it under 'groups:' in hosts.yaml",

@@ -10,7 +10,7 @@
 enum { CREDIT = 64, TEXT = 512 };
 static void *broker;               /* a DEALER */
 static char position[TEXT];        /* of the newest change that we have, in JSON */
-static int whole, request, unpaid; /* is the map whole; our newest request; changes since we gave credit */
+static unsigned whole, request, changes; /* is the map whole; our newest request; changes so far */
 
 static void die(const char *what, const char *why)
 {
@@ -63,8 +63,8 @@ static void say(const char *format, ...)
 
 static void ask(void)
 {
-    const char *watch = "{\"type\":\"watch\",\"id\":\"c%d\",\"since\":%s,\"credit\":%d}";
-    say(whole ? watch : "{\"type\":\"snapshot\",\"id\":\"c%d\"}", ++request, position, CREDIT), unpaid = 0;
+    const char *watch = "{\"type\":\"watch\",\"id\":\"c%u\",\"since\":%s,\"credit\":%d}";
+    say(whole ? watch : "{\"type\":\"snapshot\",\"id\":\"c%u\"}", ++request, position, CREDIT);
 }
 
 /* One line for each location; a real controller puts it into its own tables here. */
@@ -84,7 +84,7 @@ static void take(const char *message)
     const char *type = get(message, "type") + 1, *id = get(message, "id"), *place = get(message, "position");
     if (!strncmp(type, "failed", 6) || !strncmp(type, "refused", 7))
         die("the broker refuses", message);
-    if (strncmp(id, "\"c", 2) || atoi(id + 2) != request)
+    if (strncmp(id, "\"c", 2) || strtoul(id + 2, NULL, 10) != request)
         return; /* of a request that we have given up */
     if (*place)
         snprintf(position, sizeof position, "%.*s", (int)(skip(place) - place), place);
@@ -93,8 +93,8 @@ static void take(const char *message)
         whole = *type == 's';
         printf(whole ? "whole\n" : "lost %s\n", message);
         ask();
-    } else if (!strncmp(type, "delta", 5) && ++unpaid == CREDIT / 2)
-        say("{\"type\":\"credit\",\"id\":\"c%d\",\"more\":%d}", request, unpaid), unpaid = 0;
+    } else if (!strncmp(type, "delta", 5) && ++changes % (CREDIT / 2) == 0)
+        say("{\"type\":\"credit\",\"id\":\"c%u\",\"more\":%d}", request, CREDIT / 2);
 }
 
 /* A key (Z85) from a certificate file of `xce-broker key new`. */
