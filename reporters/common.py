@@ -1,7 +1,7 @@
 """What the reporters of a node have in common, as each of them sees it. The supervisor gives it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from xce.linux import cgroup, mountinfo, users
 from xce.linux.loop import Loop
@@ -9,15 +9,17 @@ from xce.linux.reaper import Reaper
 from xce.model.configuration import AgentReporters
 from xce.reporters import cage
 from xce.reporters.directory import Candidate
-from xce.reporters.launch import Write
 from xce.reporters.result import Sink
 
 if TYPE_CHECKING:
     from xce.reporters.reporter import Reporter
 
+Write: TypeAlias = Callable[[str, Callable[[], object]], object]
+"""Carries out a job, of which the newest under each name counts; it may come back before the job is done."""
+
 
 class Shared(Protocol):
-    """What the reporters of a node have in common: the supervisor."""
+    """See the module."""
 
     loop: Loop
     reaper: Reaper

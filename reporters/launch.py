@@ -11,15 +11,14 @@ or ValueError, and then nothing runs.
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from xce.linux import cgroup, mountinfo, paths, syscalls
-from xce.linux.loop import Loop
 from xce.linux.mountinfo import Mount
-from xce.linux.reaper import Reaper
 from xce.model.configuration import Mode
 from xce.reporters import cage
+from xce.reporters.common import Shared
 from xce.reporters.directory import Candidate, signature_of
 from xce.reporters.frame import LIMITS
 from xce.reporters.oneshot import OneShot, OneShotOwner
@@ -30,10 +29,6 @@ MODE = 0o700
 """Of a reporter's own directory."""
 GROUP = "reporter-"
 """Before a reporter's name in that of its control group, where the kernel's files are (`pids.max`)."""
-
-
-Write: TypeAlias = Callable[[str, Callable[[], object]], object]
-"""Carries out a job, of which the newest under each name counts; it may come back before the job is done."""
 
 
 class ChangedError(OSError):
@@ -59,24 +54,12 @@ class Owner(OneShotOwner, StreamOwner, Protocol):
 class Launcher:
     """Starts the runs of one reporter, one by one; what does not change between them is made once."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        reaper: Reaper,
-        *,
-        name: str,
-        node: cage.Node,
-        mounts: mountinfo.Table,
-        state_directory: str,
-        group: cgroup.Cgroup | None,
-        patience: float,
-        write: Write,
-    ) -> None:
-        self._loop, self._reaper = loop, reaper
-        self._node, self._mounts, self._patience, self._write = node, mounts, patience, write
-        self.directory = os.path.join(state_directory, "reporters", name)
+    def __init__(self, shared: Shared, name: str) -> None:
+        self._shared = shared
+        self.directory = os.path.join(shared.state_directory, "reporters", name)
         """The reporter's own, which it may write to."""
-        self.group = cgroup.Inhabited(group.child(GROUP + name), on_loss=self.forget) if group else None
+        group = shared.group.child(GROUP + name) if shared.group else None
+        self.group = cgroup.Inhabited(group, on_loss=self.forget) if group else None
         self._made_for: Wanted | None = None
         self._start = Start([], {}, None, "", 0)
         self._safe_among: Mapping[str, Mount] | None = None
@@ -88,10 +71,10 @@ class Launcher:
             self._make(wanted)
         script = self._open(wanted.candidate)
         try:
-            fds = {cage.SCRIPT_FD: script}
+            loop, reaper, fds = self._shared.loop, self._shared.reaper, {cage.SCRIPT_FD: script}
             if wanted.candidate.settings.mode is Mode.ONE_SHOT:
-                return OneShot(self._loop, self._reaper, owner, self._start, fds, timeout=wanted.timeout)
-            return Stream(self._loop, self._reaper, owner, self._start, fds)
+                return OneShot(loop, reaper, owner, self._start, fds, timeout=wanted.timeout)
+            return Stream(loop, reaper, owner, self._start, fds)
         finally:
             os.close(script)
 
@@ -107,7 +90,7 @@ class Launcher:
     def _open(self, candidate: Candidate) -> int:
         if candidate.copy:  # where it lies, opening it could hang
             return syscalls.sealed_file(candidate.name, candidate.copy)
-        mounts = self._mounts.tops()
+        mounts = self._shared.mounts.tops()
         if mounts is not self._safe_among:
             if (mount := mountinfo.may_hang(os.path.dirname(candidate.path), mounts)) is not None:
                 raise ChangedError(f"{candidate.path} lies on {mount.kind} from {mount.source} now")
@@ -139,7 +122,7 @@ class Launcher:
         environment = cage.environment(
             wanted.candidate,
             wanted.person,
-            self._node,
+            self._shared.node,
             directory=self.directory,
             interval=wanted.interval,
             timeout=wanted.timeout,
@@ -154,13 +137,13 @@ class Launcher:
             group=self.group,
             mark=f"XCE_STATE_DIR={self.directory}",
             line_bytes=LIMITS.elim_bytes if elim else LIMITS.frame_bytes,
-            patience=self._patience,
+            patience=self._shared.patience,
         )
         self._made_for, self._safe_among = wanted, None
 
     def _make_directory(self, uid: int, gid: int) -> None:
         """The reporter's own, unless it is there; nobody waits for a disk that does not answer."""
-        if (mount := mountinfo.may_hang(self.directory, self._mounts.tops())) is not None:
+        if (mount := mountinfo.may_hang(self.directory, self._shared.mounts.tops())) is not None:
             words = f"is on {mount.kind} from {mount.source} now, which may hang"
             raise OSError(errno.EIO, words, self.directory)
         if paths.is_directory_of(self.directory, uid, gid, MODE):
@@ -178,7 +161,7 @@ class Launcher:
             else:
                 outcome.append(None)
 
-        self._write(self.directory, make)
+        self._shared.write(self.directory, make)
         if not outcome:
             raise OSError(errno.EIO, "its disk does not answer (dmesg)", self.directory)
         if outcome[0] is not None:

@@ -64,17 +64,7 @@ class Reporter:
         self._silence: Silence | None = None
         """Of a run that goes on."""
         self._published: tuple[object, ...] = ()
-        self._launcher = Launcher(
-            shared.loop,
-            shared.reaper,
-            name=self.name,
-            node=shared.node,
-            mounts=shared.mounts,
-            state_directory=shared.state_directory,
-            group=shared.group,
-            patience=shared.patience,
-            write=shared.write,
-        )
+        self._launcher = Launcher(shared, self.name)
         self._leftover = self._end_leftover(leftover)
         if self._leftover is None:
             self._take(candidate)

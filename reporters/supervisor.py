@@ -18,9 +18,10 @@ from xce.linux.reaper import Reaper
 from xce.model import message
 from xce.model.configuration import AgentReporters
 from xce.reporters import cage, schedule, show
+from xce.reporters.common import Write
 from xce.reporters.directory import Candidate
 from xce.reporters.ending import PATIENCE, Ending, Group, Stuck
-from xce.reporters.launch import GROUP, Write
+from xce.reporters.launch import GROUP
 from xce.reporters.reporter import Reporter
 from xce.reporters.result import Sink, View
 
