@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from xce.agent.core import NEVER, Core
 from xce.agent.node import Node
+from xce.model import human
 from xce.model.link import Phase
 from xce.model.message import ReporterState
 from xce.model.role import Role
@@ -156,8 +157,7 @@ def _of_reporter(reporter: Document) -> list[str]:
             lines.append(f"{name}: refused {refusal}")
     for condition in reporter["conditions"]:
         held = ", which holds the host" if condition["hold"] else ""
-        reason = f": {condition['reason']}" if condition["reason"] else " without a reason"
-        lines.append(f"{name}: reports {condition['name']}{reason}{held}")
+        lines.append(f"{name}: reports {human.condition(condition['name'], condition['reason'])}{held}")
     for one in reporter["abandoned"]:
         where = f" in {one['wchan']}" if one["wchan"] else ""
         lines.append(

@@ -45,3 +45,8 @@ def width(columns: Iterable[Sequence[str]], folded: AbstractSet[str]) -> int:
     """Of a table in which only columns with these headers, which come first in each, are folded."""
     widths = [FOLDED_CHARS if column[0] in folded else max(map(len, column)) for column in columns]
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+def condition(name: str, reason: str) -> str:
+    """What a reporter wants people to know."""
+    return f"{name}: {reason}" if reason else f"{name}, without a reason"

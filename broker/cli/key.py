@@ -49,7 +49,7 @@ made by `key new broker`; every peer needs its broker.pub.
 _VERBS = {
     "new": "make a key pair",
     "add": "let the broker accept a public key",
-    "revoke": "let the broker accept a key no longer; its connections are cut off",
+    "revoke": "let the broker accept a key no longer; its connections are cut off, its host is lost",
     "list": "list accepted and revoked keys",
     "rotate": "give the broker another key, in two steps, without a host that falls out",
 }

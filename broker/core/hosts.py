@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from xce.broker.core.ledger import HostRecord, Ledger
 from xce.broker.core.location import NEVER, SUPPLY_AVAILABLE, Host, Location
 from xce.broker.core.supply import SupplyMap
+from xce.model import human
 from xce.model.message import ReportedCondition
 from xce.model.role import Role
 from xce.model.site import Site
@@ -260,6 +261,5 @@ class Hosts:
 
 
 def _reason(before: Hold | None, condition: ReportedCondition) -> str:
-    why = f": {condition.reason}" if condition.reason else ", without a reason"
-    text = f"{condition.name}{why}"
+    text = human.condition(condition.name, condition.reason)
     return f"{before.reason}; {text}" if before is not None and before.owner.startswith("reporter:") else text

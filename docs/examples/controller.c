@@ -116,7 +116,7 @@ int main(int count, char **arguments)
     static char text[(64 << 20) + 1]; /* no message is longer */
     void *context = zmq_ctx_new(), *monitor = zmq_socket(context, ZMQ_PAIR);
     broker = zmq_socket(context, ZMQ_DEALER);
-    set(ZMQ_IMMEDIATE, 1), set(ZMQ_RECONNECT_IVL, 500), set(ZMQ_RECONNECT_IVL_MAX, 15000);
+    set(ZMQ_IMMEDIATE, 1), set(ZMQ_RECONNECT_IVL, 500), set(ZMQ_RECONNECT_IVL_MAX, 2000);
     if (count == 4) {
         set_key(ZMQ_CURVE_PUBLICKEY, arguments[2], "public-key");
         set_key(ZMQ_CURVE_SECRETKEY, arguments[2], "secret-key");

@@ -101,7 +101,7 @@ class KeyRetire(Request, frozen=True, kw_only=True, tag="key.retire"):
 
 
 class KeyRevoke(Request, frozen=True, kw_only=True, tag="key.revoke"):
-    """Accept a public key no longer; open connections of it are cut off at once."""
+    """Accept a public key no longer: its connections are cut off, and the host of an agent lost, at once."""
 
     name: str
     reason: str

@@ -46,7 +46,7 @@ def test_a_condition_that_gives_no_reason_is_shown_as_one_that_does_not() -> Non
     reporters = [REPORTER | {"conditions": conditions}]
     document = {"agent": AGENT, "link": linked, "host": HOST, "reporters": reporters}
     assert status.troubles(document, {}) == [
-        "r: reports disk without a reason, which holds the host",
+        "r: reports disk, without a reason, which holds the host",
         "r: reports fan: 3 of 4 turn",
     ]
 

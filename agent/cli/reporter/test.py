@@ -141,9 +141,8 @@ class Report:
             print(human.printable(f"line {verdict.line}: taken    {words}"))
         for condition in outcome.conditions or ():
             holds = ", holds the host" if condition.hold else ""
-            print(
-                human.printable(f"line {verdict.line}: reports  {condition.name}: {condition.reason}{holds}")
-            )
+            words = human.condition(condition.name, condition.reason)
+            print(human.printable(f"line {verdict.line}: reports  {words}{holds}"))
         for refusal in verdict.refusals:
             name = f"{refusal.name}: " if refusal.name else ""
             text = f": {refusal.text}" if refusal.text else ""
