@@ -37,6 +37,8 @@ from xce.wire.codec import PlainReport
 STALL_S = 5.0
 """The loop was away for longer: nobody is called silent until everybody had the time to be heard again."""
 
+LINKS = 8
+"""Connections of a key for each host that it may speak for, dead ones that nobody has missed yet included."""
 CHECKPOINT = 200_000
 """Facts after which they are put together into one."""
 WAITING = 10_000
@@ -130,6 +132,7 @@ class Broker:
 
     def connected(self, peer: Peer) -> list[Effect]:
         """A connection's first message is about to come."""
+        self._make_way(peer)
         if len(self.state.peers) >= self.state.config.max_peers:
             limit = self.state.config.max_peers
             spread = max(1.0, len(self.state.supply.hosts) / 2500)
@@ -138,7 +141,7 @@ class Broker:
             )
             self.state.cut(peer)
             return self._effects()
-        self.state.peers[peer] = None
+        self.state.enter(peer)
         if not peer.key:
             # Whoever may open the local socket may do everything.
             peer.be(Role.ADMIN, "root" if peer.uid == 0 else f"uid{peer.uid}")
@@ -153,6 +156,18 @@ class Broker:
         needs_hello = bool(peer.key) and peer.role in access.NEEDS_HELLO
         peer.allowed = access.UNTIL_HELLO if needs_hello else access.ALLOWED[peer.role]
         return self._effects()
+
+    def _make_way(self, peer: Peer) -> None:
+        """A key that speaks for a few hosts has a few connections, so that it keeps nobody's place: what is
+        older than these is dead, or the work of somebody ill.
+        """
+        record = self.state.journal.ledger.good_key(peer.key) if peer.key else None
+        if record is None or record.role not in access.NEEDS_HELLO or any(map(_is_pattern, record.hosts)):
+            return
+        oldest = self.state.too_many(peer.key, LINKS * max(1, len(record.hosts)))
+        if oldest is not None:
+            self.state.counts["replaced"] += 1
+            self.links.leave(oldest)
 
     def handle(self, peer: Peer, message: m.Tick | m.ToBroker, now: float) -> list[Effect]:
         """One message of a peer."""
@@ -180,7 +195,7 @@ class Broker:
 
     def gone(self, peer: Peer) -> list[Effect]:
         """A peer's connection has ended."""
-        self.state.peers.pop(peer, None)
+        self.state.leave(peer)
         self.links.gone(peer)
         self.state.changes.gone(peer)
         self.state.snapshots.gone(peer)
@@ -443,3 +458,7 @@ def _taken_up(key: facts.KeyAdded, revision: int) -> Audit:
     return Audit(
         who="", role="", operation=str(m.KeyAdd.__struct_config__.tag), target=about, revision=revision
     )
+
+
+def _is_pattern(host: str) -> bool:
+    return any(one in host for one in "*?[")

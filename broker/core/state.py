@@ -58,6 +58,8 @@ class State:
         self.changes = Changes(epoch, incarnation, keep=config.keep_deltas)
         self.snapshots = Snapshots(self.supply)
         self.peers: dict[Peer, None] = {}
+        self._of_key: dict[str, dict[Peer, None]] = {}
+        """The same by key, the oldest first."""
         self.counts: Counter[str] = Counter()
         self._refusals: dict[str, float] = {}
         """By key, the time at which all lines that its refusals have caused are paid for."""
@@ -92,10 +94,28 @@ class State:
         self.counts[f"refused.{code}"] += 1
         self.send(peer, Refused(code=code, message=message, hint=hint, retry_s=retry_s))
 
+    def enter(self, peer: Peer) -> None:
+        """A peer is there."""
+        self.peers[peer] = None
+        self._of_key.setdefault(peer.key, {})[peer] = None
+
+    def leave(self, peer: Peer) -> None:
+        """A peer is not there any more."""
+        self.peers.pop(peer, None)
+        if (others := self._of_key.get(peer.key)) is not None:
+            others.pop(peer, None)
+            if not others:
+                del self._of_key[peer.key]
+
+    def too_many(self, key: str, most: int) -> Peer | None:
+        """The oldest peer of a key that has `most`."""
+        others = self._of_key.get(key, ())
+        return next(iter(others)) if len(others) >= most else None
+
     def cut(self, peer: Peer) -> None:
         """End a peer's connection. What it says from now on is not heard, and nothing more is sent to it."""
         peer.cut, peer.allowed = True, frozenset()
-        self.peers.pop(peer, None)
+        self.leave(peer)
         self.changes.gone(peer)
         self.snapshots.gone(peer)
         self.out.append(CutOff(peer))

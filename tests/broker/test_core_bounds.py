@@ -7,9 +7,11 @@ from tests.broker.nodes import Node, claimed, place
 from tests.broker.world import Agent, World
 from xce.broker.commits import answered
 from xce.broker.core import intake, links, strays
+from xce.broker.core.machine import LINKS
 from xce.broker.core.state import REFUSALS
 from xce.model import message as m
 from xce.model.claim import Ask, BindingState, Chosen, Claim, PortsAsk
+from xce.model.configuration import BrokerFile
 from xce.model.fact import TypeAdmitted
 from xce.model.instance import Instance, Inventory
 from xce.model.resource import Kind, ResourceType
@@ -117,6 +119,24 @@ def test_a_host_changes_its_types_seldom_and_all_of_them_together() -> None:
     assert not any(declare(most=2, host="node2").values()), "others are not kept from it"
     world.now += links.RETYPED_S
     assert not any(declare(most=100).values())
+
+
+def test_a_key_of_one_host_has_a_few_connections_and_keeps_nobody_out() -> None:
+    """By opening as many as the broker serves, one host kept all others from coming back."""
+    world = World(config=BrokerFile(max_peers=30))
+    agent = Agent(world, "node1")
+    agent.join(fan=1)
+    for number in range(200):
+        other = Agent(world, "node1", peer=f"p{number}", nonce=f"n{number}", key="node1")
+        assert isinstance(other.hello(), m.Refused | m.Welcome)
+        assert len(world.broker.state.peers) <= LINKS
+    assert world.broker.state.counts["replaced"] > 150
+    Agent(world, "node2").join(fan=2)
+    assert world.see("host:node2").values["fan"] == 2
+    fleet = world.peer("sim", hosts=["sim*"])
+    for number in range(20):
+        world.connect(f"sim{number}", fleet.key)
+    assert len(world.broker.state.peers) == LINKS + 1 + 21
 
 
 def test_who_may_order_nothing_has_some_lines_of_the_audit_and_is_counted_for_the_rest() -> None:
