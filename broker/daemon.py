@@ -204,11 +204,10 @@ class Daemon:
         """The watchdog, the state for `systemctl status`, the caches."""
         self._notify(f"WATCHDOG=1\nSTATUS={self._status()}")
         trouble = self.broker.questions.trouble
-        for name, words in self._background.faults.items():
-            trouble[f"background {name}"] = words
         for gone in [key for key in trouble if key.startswith("background ")]:
-            if gone.removeprefix("background ") not in self._background.faults:
-                del trouble[gone]
+            del trouble[gone]
+        for name, words in self._background.faults().items():
+            trouble[f"background {name}"] = words
         self._keeper.second(self.broker, now)
 
     # ------------------------------------------------------------------------------------------- start

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,12 +141,12 @@ def test_what_could_not_be_written_is_written_later(tmp_path: Path, background: 
     for number in range(3):
         drain(audit, number)
         settle(background)
-    assert background.faults.keys() == {"audit log"}
+    assert background.faults().keys() == {"audit log"}
     path.parent.mkdir()
     audit.flush()
     settle(background)
     assert [line["revision"] for line in lines(path)] == [0, 1, 2]
-    assert background.faults == {}
+    assert background.faults() == {}
 
 
 def test_a_line_that_was_cut_short_is_finished_not_repeated(tmp_path: Path, background: Background) -> None:
@@ -204,6 +205,29 @@ def test_what_a_refused_call_was_about_does_not_fill_the_disk(tmp_path: Path, ba
     assert first["target"].endswith("x…")
     assert second["op_id"].endswith("y…")
     assert (tmp_path / "audit").stat().st_size < 10_000
+
+
+def test_a_log_that_hangs_is_told_although_nothing_has_failed_and_is_whole_once_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    """Nobody was told for as long as its disk did not answer. A pipe that nobody reads stands for it."""
+    path = tmp_path / "audit"
+    os.mkfifo(path)
+    background = Background(say=lambda _: None, stalled_s=0.1)
+    audit = log(path, background)
+    drain(audit, 1)
+    time.sleep(0.2)
+    assert background.faults() == {
+        "audit log": "cannot write the audit log: its disk or file system does not answer (dmesg)"
+    }
+    drain(audit, 2)
+    with path.open("rb") as reader:
+        settle(background)
+        assert background.faults() == {}
+        audit.flush()
+        settle(background)
+        assert [b'"host:n1"' in line for line in reader.read1().splitlines()] == [True, False]
+        assert background.close(10)
 
 
 def fact(revision: int, op_id: str = "") -> Fact:

@@ -195,14 +195,14 @@ def test_a_fault_is_said_once_when_it_begins_and_once_when_it_ends(tmp_path: Pat
 
     for _ in range(3):
         save_and_settle()
-    assert background.faults.keys() == {"cache of last values"}
+    assert background.faults().keys() == {"cache of last values"}
     path.parent.mkdir()
     for _ in range(2):
         save_and_settle()
     assert len(said) == 2
     assert said[0].startswith("cannot write the cache of last values: [Errno 2]")
     assert said[1] == "the cache of last values is written again"
-    assert background.faults == {}
+    assert background.faults() == {}
     assert background.close(10)
     assert path.exists()
 
