@@ -63,11 +63,11 @@ class Faults:
         """Log what has begun and what has ended."""
         daemon, log = self._daemon, self._daemon.log
         away = daemon.settings.broker and daemon.core.phase is not Phase.SYNCED
-        if not stopping:  # neither is the end of the agent a fault of the link, nor does it mend one
+        if not stopping:  # neither is the end of the agent a fault of anybody, nor does it mend one
             log.fault("broker", daemon.core.trouble if away else "", now)
         for about, text in self.all().items():
             log.fault(about, text, now)
-        if daemon.crew is not None:
+        if daemon.crew is not None and not stopping:
             log.faults(
                 "reporter ", daemon.crew.troubles(), now, daemon.crew.lasting(), right=daemon.node.states
             )

@@ -294,6 +294,8 @@ class Reporter:
             self._silence.heard = now
         if self.state is not ReporterState.REMOVED:
             self._shared.sink.frame(self.name, line, number, now)
+        if self.run is not None and self.run.slowed:
+            self.publish()
 
     def exceeded(self, reason: str) -> None:
         """Of `launch.Owner`."""

@@ -86,6 +86,9 @@ class Run:
         self.group: Group = start.group or Session(self.child.pid, start.mark)
         reaper.watch(self.child, self._ended)
 
+    slowed = False
+    """Whether it has had to wait, because it prints more than it may: what it says is late."""
+
     def notes(self, left: Sequence[Stuck]) -> list[str]:
         """What people should know about the run although it may be good. `left`: what it left behind."""
         if not left:

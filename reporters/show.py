@@ -11,6 +11,7 @@ from xce.reporters.result import View
 if TYPE_CHECKING:
     from xce.reporters.reporter import Reporter
 
+SLOWED = "prints more than a reporter may and has to wait: its values are late"
 PATH = 1024
 """Characters of a path; the name of a file need not be UTF-8, but what is sent must."""
 
@@ -27,7 +28,8 @@ def note(reporter: "Reporter") -> str:
     expected = reporter.expected
     left_out = len(expected) - len(cage.fitting(expected))
     words = f"{left_out} of {len(expected)} expected names do not fit into XCE_EXPECT" if left_out else ""
-    return "; ".join(part for part in (reporter.candidate.warning, reporter.person.note, words) if part)
+    late = SLOWED if reporter.run is not None and reporter.run.slowed else ""
+    return "; ".join(part for part in (reporter.candidate.warning, reporter.person.note, words, late) if part)
 
 
 def seen(reporter: "Reporter") -> tuple[object, ...]:
@@ -43,6 +45,7 @@ def seen(reporter: "Reporter") -> tuple[object, ...]:
         reporter.failures,
         reporter.late,
         len(reporter.unkillable),
+        reporter.run is not None and reporter.run.slowed,
     )
 
 

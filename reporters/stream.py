@@ -52,7 +52,7 @@ class Stream(Run):
         self._line = owner.line
         self._lines = Lines(start.line_bytes)
         self.lines = 0
-        self._incomplete = self._slowed = False
+        self._incomplete = False
         self._waiting: deque[bytes | TooLong] = deque()
         self._second, self._told, self._spent = 0.0, 0, 0.0
         self._dropped = 0
@@ -61,7 +61,7 @@ class Stream(Run):
     def notes(self, left: Sequence[Stuck]) -> list[str]:
         """See `Run`."""
         notes = super().notes(left)
-        if self._slowed:
+        if self.slowed:
             notes.append("slowed down: more output than a reporter may have")
         if self._dropped:
             notes.append(f"of what it printed at its end, {self._dropped} lines were dropped")
@@ -83,7 +83,7 @@ class Stream(Run):
             self._tell(self._waiting.popleft())
             self._spent += self._loop.now() - begun
         if self._waiting and self.child.alive:
-            self._slowed = True
+            self.slowed = True
             self._pipes[0].pause(self._second + 1)
             if self._timer is None:
                 self._timer = self._loop.call_at(self._second + 1, self._deliver_more)

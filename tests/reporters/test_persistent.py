@@ -48,6 +48,18 @@ def test_one_that_ends_by_itself_is_backed_off(node: Node) -> None:
     assert len(node.frames["short"]) == 3
 
 
+def test_one_that_prints_more_than_it_may_is_said_to_be_late_while_it_runs(node: Node) -> None:
+    """Its values looked fresh, and were as old as what waited in its pipe."""
+    path = node.script("flood", "#!/bin/sh\nwhile :; do echo '{}'; done\n", "mode: persistent\n")
+    node.start()
+    node.until(lambda: "its values are late" in node.now("flood").note)
+    assert node.now("flood").state == "running"
+    path.with_suffix(".yaml").unlink()
+    node.script("flood", STREAM, "mode: persistent\n")
+    node.until(lambda: node.frames["flood"][-1] == b'{"number": 3}')
+    assert node.now("flood").note == ""
+
+
 def test_a_changed_script_is_started_anew_at_once_and_that_is_no_fault(node: Node) -> None:
     node.script("stream", STREAM, "mode: persistent\n")
     node.start()

@@ -99,6 +99,14 @@ def _sleepers(site: Site) -> int:
     return found
 
 
+def test_the_end_of_the_agent_mends_no_reporter_in_its_log(site: Site, node: AgentProgram) -> None:
+    node.script("mute", "#!/bin/sh\nexec sleep 300\n", mode="persistent", interval=0.3, timeout=0.3)
+    site.until(lambda: node.reporter("mute").get("failures") and node.reporter("mute")["state"] == "running")
+    assert node.stop() == 0
+    assert "mute: printed no frame for 0.6 s" in node.tail()
+    assert "all right again" not in node.tail()
+
+
 def test_c_rep_02_a_reporter_runs_in_one_fixed_locale(site: Site) -> None:
     agent = site.agent("node1")
     agent.environment |= {"LC_ALL": "de_DE.UTF-8", "LANG": "de_DE.UTF-8"}
