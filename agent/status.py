@@ -12,7 +12,6 @@ from xce.agent.node import Node
 from xce.model import human
 from xce.model.link import Phase
 from xce.model.message import ReporterState
-from xce.model.role import Role
 from xce.model.value import Presence, presence_of
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ def host_document(core: Core) -> Document:
         "holds": [
             {"owner": hold.owner, "reason": hold.reason, "since": hold.since} for hold in standing.holds
         ],
+        "refused": list(standing.refused),
     }
 
 
@@ -136,8 +136,7 @@ def troubles(document: Document, faults: Mapping[str, str]) -> list[str]:
         lines.append(f"broker: {link['trouble'] or 'not linked yet'}")
     shown = {"unknown-host", "duplicate"}.intersection(document["host"]["conditions"])
     lines += [f"host: the broker shows it as {condition}" for condition in sorted(shown)]
-    if document["agent"]["role"] == Role.REPORTER:
-        lines += [f"broker: refuses {words}" for words in document["host"]["conditions"]]
+    lines += [f"broker: refuses {words}" for words in document["host"]["refused"]]
     for reporter in document["reporters"]:
         lines += _of_reporter(reporter)
     return lines

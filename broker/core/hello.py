@@ -113,7 +113,7 @@ class Hellos:
         if not resync:
             hosts.synced(host)
         welcome = self._welcome(hello, resync=resync, host=host)
-        host.told = (welcome.state, welcome.conditions, welcome.holds)
+        host.told = m.Standing(state=welcome.state, conditions=welcome.conditions, holds=welcome.holds)
         state.send(peer, welcome)
 
     def _external(self, peer: Peer, hello: m.Hello, now: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from xce.broker.core.location import Feed, Location
+from xce.broker.core.location import Feed, Location, is_given
 from xce.broker.core.supply import SupplyMap
 from xce.broker.core.types import Types
 from xce.model.message import ReporterState
@@ -158,11 +158,11 @@ class Intake:
         if self._disown(place, feed, name) and name not in place.static:
             self.supply.set_value(place, name, self.vacancy(place, name, now))
         before = feed.refused.get(name)
+        # What is heavy is not kept for its digest: its agent is asked again, and refused again.
+        now_refused = value if _weight(value) <= HEAVY else Absent(Presence.UNKNOWN, cause=words), words
         if before is not None or len(feed.refused) < REFUSED:
-            # What is heavy is not kept for its digest: its agent is asked again, and refused again.
-            kept = value if _weight(value) <= HEAVY else Absent(Presence.UNKNOWN, cause=words)
-            feed.refused[name] = (kept, words)
-        if before is None or before[1] != words:
+            feed.refused[name] = now_refused
+        if before is None or (before[1], is_given(*before)) != (words, is_given(*now_refused)):
             self.show_state(place, feed)
 
     def withdraw(self, place: Location, feed: Feed, name: str, now: float) -> None:
@@ -208,13 +208,13 @@ class Intake:
         state = feed.state
         if state is None:
             return
-        if feed.refused:
-            name, (_, words) = next(iter(feed.refused.items()))
-            more = f" (and {len(feed.refused) - 1} more)" if len(feed.refused) > 1 else ""
+        if refused := feed.refusals():
+            name, words = next(iter(refused.items()))
+            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
             own = f"{state.cause}; " if state.cause else ""
             state = msgspec.structs.replace(
                 state,
-                refused=state.refused + len(feed.refused),
+                refused=state.refused + len(refused),
                 cause=f"{own}broker refuses {name}: {words}{more}",
             )
         self.supply.set_entry(place, "reporters", feed.reporter, state)

@@ -104,7 +104,7 @@ class Links:
         words = [f"{name}: {why}" for name, why in list(identity.told.items())[:CONDITIONS]]
         if words:
             self.state.note(f"reporter {identity.name}: {words[0]}", fault=True)
-        self.state.send(peer, m.Standing(state="connected", conditions=words))
+        self.state.send(peer, m.Standing(state="connected", refused=words))
 
     def _ask_again(self, peer: Peer, reason: str, now: float) -> None:
         if peer.asked_again and now - peer.asked_again < RESYNC_S:
@@ -305,11 +305,16 @@ class Links:
         """Tell a host's agent how it stands, if that is new to it."""
         if host.peer is None:
             return
-        standing = (host.view.state, host.view.conditions, host.view.holds)
+        refused = [
+            f"{name}: {words}" for feed in host.feeds.values() for name, words in feed.refusals().items()
+        ]
+        view = host.view
+        standing = m.Standing(
+            state=view.state, conditions=view.conditions, holds=view.holds, refused=refused[:CONDITIONS]
+        )
         if host.told != standing:
             host.told = standing
-            news = m.Standing(state=standing[0], conditions=standing[1], holds=standing[2])
-            self.state.send(host.peer, news)
+            self.state.send(host.peer, standing)
 
 
 def _bounded(state: ReporterState) -> ReporterState:

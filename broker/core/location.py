@@ -13,9 +13,9 @@ import msgspec
 from xce.broker.core.peer import Peer
 from xce.model.claim import Quarantine
 from xce.model.instance import InventoryRef
-from xce.model.message import ReporterState
+from xce.model.message import ReporterState, Standing
 from xce.model.supply import Hold, HostState, LocationKind, PoolAmount, Source, SupplyState
-from xce.model.value import Reading
+from xce.model.value import Absent, Reading
 
 NEVER = math.inf
 _LEVEL = 1
@@ -75,6 +75,15 @@ class Feed:
         self.refused: dict[str, tuple[Reading, str]] = {}
         """What it reported and the broker does not take, and why."""
         self.state: ReporterState | None = None
+
+    def refusals(self) -> dict[str, str]:
+        """Of that, what people should know: a name that is not given any more is an absence, and no news."""
+        return {name: words for name, (held, words) in self.refused.items() if is_given(held, words)}
+
+
+def is_given(refused: Reading, words: str) -> bool:
+    """Whether a reading that is refused with these words is more than the lack of one."""
+    return not isinstance(refused, Absent) or refused.cause == words
 
 
 class Location:
@@ -181,8 +190,8 @@ class Host(Location):
         self.rival = ""
         """Where a second agent of this name is."""
         self.rival_until = 0.0
-        self.told: tuple[str, list[str], list[Hold]] | None = None
-        """State, conditions and holds that its agent knows."""
+        self.told: Standing | None = None
+        """What its agent knows of how it stands."""
 
 
 SUPPLY_AVAILABLE = SupplyState.AVAILABLE.value

@@ -189,14 +189,16 @@ class Pulse(Document, frozen=True, kw_only=True, tag="pulse"):
 
 
 class Standing(Document, frozen=True, kw_only=True, tag="standing"):
-    """The host's state or holds have changed; for showing on the node.
+    """The host's state or holds have changed, or what is not taken of it; for showing on the node.
 
-    To an external reporter: `conditions` has what it reports and the broker has no place for, and why.
+    An external reporter has neither conditions nor holds.
     """
 
     state: str
     conditions: list[str] = []
     holds: list[Hold] = []
+    refused: list[str] = []
+    """Names that it reports and the broker does not take, and why not."""
 
 
 class TypesNews(Document, frozen=True, kw_only=True, tag="types"):

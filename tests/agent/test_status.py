@@ -8,7 +8,7 @@ from xce.agent import status
 from xce.agent.cli.status import head
 
 AGENT = {"name": "n1", "role": "agent", "pid": 7, "running_s": 60, "software": "0", "memory_kb": 4096}
-HOST: dict[str, Any] = {"state": "available", "conditions": [], "holds": []}
+HOST: dict[str, Any] = {"state": "available", "conditions": [], "holds": [], "refused": []}
 LINK = {"phase": "disconnected", "since_s": 2, "endpoint": "tcp://b:7400", "trouble": "no route"}
 REPORTER: dict[str, Any] = {"name": "r", "cause": "", "warning": ""} | dict.fromkeys(
     ("refused", "conditions", "abandoned"), ()
@@ -51,16 +51,15 @@ def test_a_condition_that_gives_no_reason_is_shown_as_one_that_does_not() -> Non
     ]
 
 
-def test_what_the_broker_has_no_place_for_is_trouble_of_an_external_reporter_alone() -> None:
+def test_what_the_broker_does_not_take_is_trouble_of_whoever_reports_it() -> None:
     words = "lic@pool:matlap: there is no pool:matlap; did you mean 'matlab'?"
     document = {
-        "agent": AGENT | {"role": "reporter"},
+        "agent": AGENT,
         "link": LINK | {"phase": "synced"},
-        "host": HOST | {"conditions": [words]},
+        "host": HOST | {"refused": [words]},
         "reporters": [],
     }
     assert status.troubles(document, {}) == [f"broker: refuses {words}"]
-    assert status.troubles(document | {"agent": AGENT}, {}) == []
 
 
 def test_an_external_reporter_is_shown_as_one_and_is_no_host() -> None:

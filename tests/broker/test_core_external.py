@@ -123,7 +123,7 @@ def test_a_mistyped_pool_is_refused_and_its_reporter_told_what_would_be_right() 
     assert world.see("pool:matlab").values == {"lic": 7}
     (told,) = world.got("lic1", m.Standing)
     nearly = "lic@pool:matlap: there is no pool:matlap; did you mean 'matlab'?"
-    assert told.conditions == [
+    assert told.refused == [
         nearly,
         "lic@pool:cfd: there is no pool:cfd; declare it under 'pools:' in resources.yaml",
     ]
@@ -133,13 +133,13 @@ def test_a_mistyped_pool_is_refused_and_its_reporter_told_what_would_be_right() 
     pools = {name: {"lic": PoolAmount(base=1)} for name in ("matlab", "matlap", "cfd")}
     world._take(world.broker.reload(pools_site(pools=pools), world.now))
     reporter.heartbeat(probe=0)
-    assert world.got("lic1", m.Standing)[-1].conditions == []
+    assert world.got("lic1", m.Standing)[-1].refused == []
     assert world.see("pool:cfd").values == {"lic": 1}
     world._take(world.broker.reload(pools_site(), world.now))
     world.turn()
     assert [key for key in world.snapshot().locations if key.startswith("pool:")] == ["pool:matlab"]
     reporter.heartbeat(probe=0)
-    assert nearly in world.got("lic1", m.Standing)[-1].conditions
+    assert nearly in world.got("lic1", m.Standing)[-1].refused
 
 
 def test_a_reporter_is_told_what_is_held_of_it_and_why_the_rest_is_not() -> None:

@@ -261,6 +261,10 @@ def test_explain_says_where_a_value_comes_from_and_what_the_broker_has_of_it(sit
     assert static.returncode == 1
     assert 'broker     holds "B4"' in static.stdout
     assert "static value in hosts.yaml" in static.stdout
+    words = "broker: refuses rack: has a static value in hosts.yaml, which wins"
+    site.until(lambda: words in agent.status()["trouble"])
+    agent.script("scratch", "#!/bin/sh\necho '{\"scratch_gb\": 5}'\n")
+    site.until(lambda: words not in agent.status()["trouble"])
     nothing = agent.command("explain", "nope")
     assert nothing.returncode == 1
     assert "no such resource type" in nothing.stderr
