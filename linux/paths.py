@@ -14,11 +14,7 @@ from collections.abc import Collection
 
 
 class NotTrustedError(OSError):
-    """A path element that others could change. `element` is its path, `why` the rule it breaks."""
-
-    def __init__(self, element: str, why: str) -> None:
-        super().__init__(f"{element} {why}")
-        self.element, self.why = element, why
+    """A path element that others could change: it is named, with the rule that it breaks."""
 
 
 def open_checked(path: str, trusted: Collection[int], flags: int = os.O_RDONLY) -> int:
@@ -81,7 +77,7 @@ class Walk:
             fd = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         except OSError as error:
             if _is_link(at, name):
-                raise NotTrustedError(here, "is a symbolic link") from None
+                raise NotTrustedError(f"{here} is a symbolic link") from None
             error.filename = here
             raise
         try:
@@ -95,7 +91,7 @@ class Walk:
 def _split(path: str) -> list[str]:
     elements = [element for element in path.split("/") if element not in ("", ".")]
     if not path.startswith("/") or ".." in elements or not elements:
-        raise NotTrustedError(path, "is not an absolute path without '..'")
+        raise NotTrustedError(f"{path} is not an absolute path without '..'")
     return elements
 
 
@@ -108,17 +104,16 @@ def _is_link(at: int, name: str) -> bool:
 
 def _check(here: str, found: os.stat_result, trusted: Collection[int]) -> None:
     if stat.S_ISLNK(found.st_mode):
-        raise NotTrustedError(here, "is a symbolic link")
+        raise NotTrustedError(f"{here} is a symbolic link")
     if found.st_uid not in trusted:
         allowed = " or ".join(str(uid) for uid in sorted(trusted))
-        why = f"is owned by uid {found.st_uid}, not by {allowed}: chown it"
-        raise NotTrustedError(here, why)
+        raise NotTrustedError(f"{here} is owned by uid {found.st_uid}, not by {allowed}: chown it")
     # Access control lists show in the group bits, which are their mask.
     writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if writable and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
         who = "everybody" if writable & stat.S_IWOTH else "its group"
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        raise NotTrustedError(here, f"is writable by {who} (mode {mode}): chmod go-w it")
+        raise NotTrustedError(f"{here} is writable by {who} (mode {mode}): chmod go-w it")
 
 
 def written_by_others(path: str) -> str:

@@ -37,7 +37,6 @@ class RemoteLook:
         self._received = bytearray()
         self._done: Done | None = None
         self._deadline: Timer | None = None
-        self._asked_at = 0.0
 
     def look(self, done: Done) -> None:
         """Have `done(answer)` called once: when the look is over, or its time is, or at once if one hangs."""
@@ -46,7 +45,7 @@ class RemoteLook:
         if self._child is not None and self._ask < 0:
             done(Answer(fault=self._hanging()))
             return
-        self._done, self._asked_at = done, self._loop.now()
+        self._done = done
         try:
             if self._child is None:
                 self._start()

@@ -36,9 +36,8 @@ def test_a_file_or_directory_that_others_may_write_is_named(tmp_path: Path, mode
         paths.open_checked(str(script), TRUSTED)
     script.chmod(0o755)
     directory.chmod(mode)
-    with pytest.raises(paths.NotTrustedError) as refused:
+    with pytest.raises(paths.NotTrustedError, match=f"^{directory} is writable by"):
         paths.open_checked(str(script), TRUSTED)
-    assert refused.value.element == str(directory)
 
 
 def test_a_sticky_directory_is_good_enough_for_a_trusted_next_element(tmp_path: Path) -> None:
@@ -54,12 +53,9 @@ def test_a_link_anywhere_in_the_path_is_refused_and_named(tmp_path: Path) -> Non
     (tmp_path / "real/script").write_text("")
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "real/alias").symlink_to("script")
-    with pytest.raises(paths.NotTrustedError) as refused:
-        paths.open_checked(str(tmp_path / "link/script"), TRUSTED)
-    assert (refused.value.element, refused.value.why) == (str(tmp_path / "link"), "is a symbolic link")
-    with pytest.raises(paths.NotTrustedError) as refused:
-        paths.open_checked(str(tmp_path / "real/alias"), TRUSTED)
-    assert refused.value.element == str(tmp_path / "real/alias")
+    for path, link in (("link/script", "link"), ("real/alias", "real/alias")):
+        with pytest.raises(paths.NotTrustedError, match=f"^{tmp_path / link} is a symbolic link$"):
+            paths.open_checked(str(tmp_path / path), TRUSTED)
 
 
 @pytest.mark.skipif(ME != 0, reason="needs root to give files away")

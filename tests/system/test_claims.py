@@ -44,8 +44,6 @@ for path in sys.argv[1:]:
     except OSError as error:
         print(error.strerror)
 """
-
-
 REFUSED = "Operation not permitted"
 
 
