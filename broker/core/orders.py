@@ -30,6 +30,8 @@ from xce.model.supply import (
     split_location,
 )
 
+HOLDS = 1024
+"""Of a location, by orders: all of them are in its view, which goes to everybody."""
 _LABEL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -202,6 +204,8 @@ def _hold_add(order: m.HoldAdd, caller: Peer, now: Situation) -> list[facts.Chan
     before = now.ledger.holds.get(key, {}).get(owner)
     if before is not None and (before.reason, before.ends) == (order.reason, ends):
         return []
+    if before is None and len(now.ledger.holds.get(key, {})) >= HOLDS:
+        raise Refusal("busy", f"cannot hold {key}: {HOLDS} holds are on it already", "release some")
     hold = Hold(owner=owner, reason=order.reason, ends=ends, since=now.wall())
     return [facts.HoldAdded(location=key, hold=hold)]
 

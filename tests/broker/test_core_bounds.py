@@ -8,6 +8,7 @@ from tests.broker.world import Agent, World
 from xce.broker.commits import answered
 from xce.broker.core import intake, links, strays
 from xce.broker.core.machine import LINKS
+from xce.broker.core.orders import HOLDS
 from xce.broker.core.state import REFUSALS
 from xce.model import message as m
 from xce.model.claim import Ask, BindingState, Chosen, Claim, PortsAsk
@@ -119,6 +120,24 @@ def test_a_host_changes_its_types_seldom_and_all_of_them_together() -> None:
     assert not any(declare(most=2, host="node2").values()), "others are not kept from it"
     world.now += links.RETYPED_S
     assert not any(declare(most=100).values())
+
+
+def test_a_location_has_so_many_holds_and_its_snapshot_stays_small() -> None:
+    world = World()
+    controller = world.peer("sched", "controller")
+    for number in range(HOLDS):
+        world.ask(
+            controller, m.HoldAdd(id=f"o{number}", location="host:node1", label=f"l{number}", reason="x")
+        )
+    more = m.HoldAdd(id="more", location="host:node1", label="more", reason="x")
+    answer = world.ask(controller, more)
+    assert isinstance(answer, m.Failed)
+    assert answer.code == "busy"
+    again = m.HoldAdd(id="again", location="host:node1", label="l0", reason="another")
+    assert isinstance(world.ask(controller, again), m.Done)
+    world.ask(controller, m.HoldRelease(id="r", location="host:node1", owner="controller:sched/l1"))
+    assert isinstance(world.ask(controller, msgspec.structs.replace(more, id="once more")), m.Done)
+    assert len(world.see("host:node1").holds) == HOLDS
 
 
 def test_a_key_of_one_host_has_a_few_connections_and_keeps_nobody_out() -> None:
