@@ -19,7 +19,7 @@ from xce.model.configuration import BrokerFile, Discovered
 from xce.model.message import Refused
 from xce.model.site import Site
 
-RETURNS_PER_S = 250
+RETURNS_PER_S = 60
 """Agents that come back in a second, about: a part of what the broker can welcome, since all else goes on."""
 SHORTEST_SPREAD_S, LONGEST_SPREAD_S = 0.5, 8.0
 SCOLD_S = 1.0

@@ -90,6 +90,7 @@ def test_c_msg_03_after_a_restart_everybody_comes_back_spread_and_the_broker_ans
     site.broker.prefix = ["prlimit", "--nofile=1024:", "--"]
     site.broker.settings |= {"heartbeat": 5, "rejoin": 90}
     fleet = site.fleet(FLEET)
+    site.broker.hosts = {"hosts": [{"name": f"sim[1-{FLEET}]"}]}  # the first one hears how many there are
     site.broker.start()
     fleet.start()
     site.until(lambda: _available(site) == FLEET, within_s=120, every_s=0.5)
