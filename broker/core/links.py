@@ -178,22 +178,24 @@ class Links:
                     if not problem and known != kind:
                         place = f"{origin[:TEXT]} of {peer.title}"
                         admitted.append(facts.TypeAdmitted(type=kind, origin=place))
-        done = m.Declared(types=answers)
-        if not admitted:
-            self.state.send(peer, done)
-            return
-        asked = {kind.type.name for kind in admitted}
-        later = f"not admitted: {self.state.journal.fault or 'the broker could not record it'}"
-        failed = m.Declared(types={name: later if name in asked else why for name, why in answers.items()})
-        if self.state.journal.fault:
+        if admitted:
+            self._admit(peer, admitted, answers)
+        else:
+            self.state.send(peer, m.Declared(types=answers))
+
+    def _admit(self, peer: Peer, admitted: list[facts.TypeAdmitted], answers: dict[str, str]) -> None:
+        """Have types recorded; the answer waits for that."""
+        journal = self.state.journal
+        later = f"not admitted: {journal.fault or 'the broker could not record it'}"
+        failed = m.Declared(types=answers | {one.type.name: later for one in admitted})
+        if journal.fault:
             self.state.send(peer, failed)
             return
-        journal = self.state.journal
         names = ", ".join(f"{one.type.name} of {one.origin}" for one in admitted)
         line = Audit(
             who=peer.name,
             role=peer.role or "",
-            operation=str(declare.__struct_config__.tag),
+            operation=str(m.Declare.__struct_config__.tag),
             target=names,
             revision=journal.draft.revision + len(admitted),
             address=peer.address,
@@ -202,7 +204,7 @@ class Links:
             journal.persist(
                 admitted,
                 by=peer.title,
-                told=[Send(peer, done), line],
+                told=[Send(peer, m.Declared(types=answers)), line],
                 failed=[Send(peer, failed)],
             )
         )
