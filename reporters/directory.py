@@ -51,6 +51,7 @@ ERRORS = 5
 """Of one NAME.yaml that are told."""
 SCRIPT_BYTES = 256 << 20
 ENTRIES = 4096
+"""Of a directory that are looked at."""
 NAME_CHARACTERS = 64
 HEAD = 256
 """How much of a file the kernel looks at to find its interpreter (BINPRM_BUF_SIZE)."""
@@ -138,17 +139,22 @@ def scan(
     reporters in it.
     """
     before = before or {}
-    names = sorted(os.listdir(directory))[:ENTRIES]
+    there = set(os.listdir(directory))
+    names = sorted(name for name in there if not _ignored(name))
     found: dict[str, Candidate] = {}
+    for name in names[ENTRIES : ENTRIES + 1]:
+        more = len(names) - ENTRIES - 1
+        problem = (
+            f"neither it nor the {more} after it are looked at: more than {ENTRIES} files in one directory"
+        )
+        found[_shown(name)] = _refused(os.path.join(directory, name), problem)
     with paths.Walk(trusted) as walk:
-        for name in names:
-            if _ignored(name):
-                continue
+        for name in names[:ENTRIES]:
             path = os.path.join(directory, name)
             candidate = None
             if not name.endswith(SETTINGS):
                 candidate = _look(path, walk, before.get(_shown(name)), parse, copies=copies)
-            elif name.removesuffix(SETTINGS) not in names:
+            elif name.removesuffix(SETTINGS) not in there:
                 script = escape(name.removesuffix(SETTINGS))
                 candidate = _refused(path, f"settings of no reporter: there is no '{script}' beside it")
             if candidate is not None:

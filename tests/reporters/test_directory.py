@@ -41,6 +41,20 @@ def test_a_script_with_settings_is_a_candidate(place: Path) -> None:
     assert list(scan(str(place), TRUSTED)) == ["free"]
 
 
+def test_the_first_file_past_as_many_as_are_looked_at_is_named(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "ENTRIES", 2)
+    for name in ("a", "b", "c", "d", "b~", ".hidden"):
+        put(place / name)
+    found = scan(str(place), TRUSTED)
+    assert {name: one.problem for name, one in found.items()} == {
+        "a": "",
+        "b": "",
+        "c": "neither it nor the 1 after it are looked at: more than 2 files in one directory",
+    }
+
+
 def test_a_compiled_program_is_one_too(place: Path) -> None:
     put(place / "free", Path("/bin/true").read_bytes())
     assert one(place).problem == ""
