@@ -30,8 +30,8 @@ from xce.wire import keys
 
 _LOOK_S = 0.2
 _BEAT_S = 0.02
-_SOCKETS_EACH = 3
-"""The link's, and two of its monitor."""
+_SOCKETS_EACH = 4
+"""The link's, and two of its monitor; some of those that were closed count for a moment more."""
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):
