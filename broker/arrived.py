@@ -52,6 +52,10 @@ class ArrivedView(_Undecoded, frozen=True, kw_only=True, omit_defaults=True, gc=
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in self.__struct_fields__)
 
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)  # a struct's own would compare the bytes
+        return equal if equal is NotImplemented else not equal
+
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:

@@ -46,6 +46,8 @@ def test_a_view_that_arrived_says_the_same_as_any_other(view: LocationView, enco
         assert seen.reporters is seen.reporters, "it is decoded once"
     assert arriving(view, encode) == view
     assert view == arriving(view, encode) == arriving(view, encode)
+    assert not view != arriving(view, encode)  # noqa: SIM202 - who compares does not always ask for ==
+    assert not arriving(view, encode) != view  # noqa: SIM202
     assert repr(arriving(view, encode)) == repr(view)
 
 
