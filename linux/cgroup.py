@@ -15,7 +15,7 @@ from xce.linux import mountinfo, proc
 
 _EVENTS = 512
 """Bytes that are read of cgroup.events, which has two short lines."""
-_HELD = 128
+_HELD = 32
 """Processes that are held at a time: there may be more of them than we may have descriptors."""
 
 
