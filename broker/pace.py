@@ -36,7 +36,7 @@ class Portion:
     """How many messages are taken before anybody else is looked at: `most`, unless they are slow ones.
 
     One connection can send what takes a hundred times as long as a report. Connections take turns in a
-    portion, so the smaller it is, the sooner the others have theirs. It grows again by one at a time.
+    portion, so the smaller it is, the sooner the others have theirs. It grows again by a quarter at a time.
     """
 
     def __init__(self, most: int) -> None:
@@ -47,7 +47,7 @@ class Portion:
         if seconds > SLOW_S:
             self.size = max(1, int(count * SLOW_S / seconds))
         elif count >= self.size:
-            self.size = min(self._most, self.size + 1)
+            self.size = min(self._most, self.size + self.size // 4 + 1)
 
 
 class Owed:
