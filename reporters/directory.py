@@ -142,11 +142,9 @@ def scan(
     there = set(os.listdir(directory))
     names = sorted(name for name in there if not _ignored(name))
     found: dict[str, Candidate] = {}
-    for name in names[ENTRIES : ENTRIES + 1]:
-        more = len(names) - ENTRIES - 1
-        problem = (
-            f"neither it nor the {more} after it are looked at: more than {ENTRIES} files in one directory"
-        )
+    if len(names) > ENTRIES:
+        name = names[ENTRIES]
+        problem = f"of the {len(names)} files here the first {ENTRIES} are looked at: this one is not"
         found[_shown(name)] = _refused(os.path.join(directory, name), problem)
     with paths.Walk(trusted) as walk:
         for name in names[:ENTRIES]:

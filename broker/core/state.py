@@ -24,8 +24,6 @@ RETURNS_PER_S = 60
 SHORTEST_SPREAD_S, LONGEST_SPREAD_S = 0.5, 8.0
 SCOLD_S = 1.0
 """A peer is told at most this often that it does something wrong."""
-
-
 REFUSALS, REFUSALS_PER_S = 100, 1.0
 """Lines of the audit that one key may cause by what it may not order: at once, and on."""
 

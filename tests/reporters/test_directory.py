@@ -51,7 +51,7 @@ def test_the_first_file_past_as_many_as_are_looked_at_is_named(
     assert {name: one.problem for name, one in found.items()} == {
         "a": "",
         "b": "",
-        "c": "neither it nor the 1 after it are looked at: more than 2 files in one directory",
+        "c": "of the 4 files here the first 2 are looked at: this one is not",
     }
 
 
